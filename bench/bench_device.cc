@@ -29,8 +29,8 @@
 #include "bench/timing.h"
 #include "common/json.h"
 #include "engine/cuda/cudnn.h"
+#include "engine/cuda/gpu_roofline.h"
 #include "engine/cuda/module.h"
-#include "engine/device/gpu_roofline.h"
 #include "engine/exec/plan.h"
 
 namespace lockstep::engine {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times the products that one token of GPT-2 (124M) takes, one after the other over all layers, so
 // that weights come from memory, against reading as many bytes in one stream, in turn: what few
-// rows cost beyond the reading of their weights.
+// rows cost beyond the reading of their weights. They are packed, as a decode program has them, or
+// read where they lie.
 //
 //   bench_few_rows [rounds]
 //
-// Prints for 1, 4 and 8 rows, fp32 and bf16, one and two threads the bytes/s of both by the least
-// wall time of all rounds, the share of the one in the other, and the same share by processor time,
-// which other processes disturb less.
+// Prints for 1, 2, 4 and 8 rows, fp32 and bf16, one and two threads the bytes/s of all three by the
+// least wall time of all rounds, the shares of the products in the stream, and the same shares by
+// processor time, which other processes disturb less.
 #include <immintrin.h>
 #include <time.h>
 
@@ -75,8 +76,16 @@ class Token {
     a_ = bench::Allocate<float>(static_cast<size_t>(rows * 3072));
     c_ = bench::Allocate<float>(static_cast<size_t>(rows * 50257));
     scratch_ = bench::Allocate<float>(static_cast<size_t>(scratch_bytes_ / 4 + 16));
+    packed_ = bench::Allocate<float>(static_cast<size_t>(packed_floats_));
     std::fill_n(a_.get(), rows * 3072, 0.25f);
     std::fill_n(c_.get(), rows * 50257, 0.0f);
+    const std::byte* b = weights_.get();
+    float* packed = packed_.get();
+    for (const auto& [gemm, count] : products_) {
+      gemm.PackAll(b, packed, &pool_);
+      b += count * each_;
+      packed += gemm.packed_bytes() / 4;
+    }
   }
   int64_t bytes() const { return bytes_; }
 
@@ -85,6 +94,13 @@ class Token {
     for (const auto& [gemm, count] : products_) {
       gemm.Run(a_.get(), b, c_.get(), false, {}, scratch_.get(), &pool_);
       b += count * each_;
+    }
+  }
+  void MultiplyPacked() {
+    const float* packed = packed_.get();
+    for (const Product& product : products_) {
+      product.gemm.RunPacked(a_.get(), packed, c_.get(), false, {}, scratch_.get(), &pool_);
+      packed += product.gemm.packed_bytes() / 4;
     }
   }
   void Stream() {
@@ -104,6 +120,7 @@ class Token {
     shape.bf16 = bf16;
     products_.push_back({Gemm(shape, DetectIsa(), threads), shape.n * shape.k});
     bytes_ += shape.n * shape.k * each_;
+    packed_floats_ += static_cast<int64_t>(products_.back().gemm.packed_bytes() / 4);
     scratch_bytes_ = std::max(scratch_bytes_, products_.back().gemm.scratch_bytes());
   }
 
@@ -111,29 +128,33 @@ class Token {
   ThreadPool pool_;
   std::vector<Product> products_;
   int64_t bytes_ = 0;
+  int64_t packed_floats_ = 0;
   size_t scratch_bytes_ = 0;
   bench::Memory<std::byte> weights_;
-  bench::Memory<float> a_, c_, scratch_;
+  bench::Memory<float> packed_, a_, c_, scratch_;
 };
 
 int Run(int rounds) {
   std::printf("%s; 124M weights a token, GB/s\n", Name(DetectIsa()));
   for (const int threads : {1, 2}) {
     for (const bool bf16 : {false, true}) {
-      for (const int64_t rows : {1, 4, 8}) {
+      for (const int64_t rows : {1, 2, 4, 8}) {
         Token token(rows, bf16, threads);
-        Least products, stream;
+        Least packed, products, stream;
         for (int round = 0; round < rounds; ++round) {
+          packed.Time([&] { token.MultiplyPacked(); });
           products.Time([&] { token.Multiply(); });
           stream.Time([&] { token.Stream(); });
         }
         const double bytes = static_cast<double>(token.bytes()) * 1e-9;
         std::printf(
-            "%d thread%s %s %lld row%s  products %5.1f  stream %5.1f  %3.0f %%  by "
-            "processor time %3.0f %%\n",
+            "%d thread%s %s %lld row%s  packed %5.1f  as they lie %5.1f  stream %5.1f  %3.0f %% "
+            "and "
+            "%3.0f %%, by processor time %3.0f %% and %3.0f %%\n",
             threads, threads == 1 ? " " : "s", bf16 ? "bf16" : "fp32", static_cast<long long>(rows),
-            rows == 1 ? " " : "s", bytes / products.wall, bytes / stream.wall,
-            100 * stream.wall / products.wall, 100 * stream.processor / products.processor);
+            rows == 1 ? " " : "s", bytes / packed.wall, bytes / products.wall, bytes / stream.wall,
+            100 * stream.wall / packed.wall, 100 * stream.wall / products.wall,
+            100 * stream.processor / packed.processor, 100 * stream.processor / products.processor);
         std::fflush(stdout);
       }
     }

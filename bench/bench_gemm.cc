@@ -14,8 +14,8 @@
 
 #include "bench/timing.h"
 #include "engine/cpu/gemm.h"
+#include "engine/cpu/machine_peak.h"
 #include "engine/cpu/simd/half_kernels.h"
-#include "engine/device/machine_peak.h"
 #ifdef LOCKSTEP_BENCH_DNNL
 #include "bench/dnnl_matmul.h"
 #endif

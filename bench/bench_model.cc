@@ -23,7 +23,7 @@
 #include "bench/model_specs.h"
 #include "bench/node_times.h"
 #include "bench/timing.h"
-#include "engine/device/machine_peak.h"
+#include "engine/cpu/machine_peak.h"
 #include "engine/exec/plan.h"
 
 namespace lockstep::engine {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/philox.h"
-#include "engine/device/machine_peak.h"
+#include "engine/cpu/machine_peak.h"
 #include "engine/engine.h"
 
 namespace lockstep::engine {

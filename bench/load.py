@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many clients and many agents at one real coordinator, over gRPC on this machine.
 
-    ./dev bench load [--jobs 10000] [--clients 32] [--agents 1000] [--tls] [--etcd PROGRAM]
+    ./dev bench load [--jobs 10000] [--clients 32] [--agents 1000] [--etcd PROGRAM]
+    ./dev bench load --only verbs [--jobs 100000]
 
 submit: clients submit jobs one after the other, each on a connection of its own; the coordinator is killed
 (SIGKILL) as soon as the last one is accepted, started again, and asked for all that it had accepted. Where
@@ -10,7 +11,9 @@ etcd is installed (--etcd names it), once more with etcd as the store. agents: a
 with a connection of its own, join, and a job of as many ranks is submitted: the time until every rank, again
 on a connection of its own, was told the generation of all of them; then they send heartbeats, five a second
 from each rank. Nothing is trained: agents and ranks are one process, load_clients, whose CPU is told apart
-from the coordinator's. RSS is the coordinator's highest.
+from the coordinator's. verbs (only when asked for): jobs that wait are submitted over a Unix socket, then the
+launcher lists, describes and cancels: wall, its CPU and highest RSS, and the coordinator's CPU meanwhile. RSS is
+the coordinator's highest.
 """
 import contextlib
 import json
@@ -28,6 +31,7 @@ from common import BIN as BUILT, fail, machine, note, parser, report, run
 BIN = os.environ.get("LOCKSTEP_BIN", BUILT)
 COORDINATOR = os.path.join(BIN, "coordinator")
 CLIENTS = os.path.join(BIN, "load_clients")
+LAUNCHER = os.path.join(BIN, "launcher")
 
 
 class Coordinator:
@@ -116,6 +120,45 @@ def agents(args, tls):
         return result
 
 
+def measured(coordinator, verb, *arguments):
+    """One call of the launcher: what it took, and what it took of the coordinator."""
+    before, begin = coordinator.cpu(), time.monotonic()
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen([LAUNCHER, verb, f"--coordinator={coordinator.address}", *arguments],
+                                   stdin=subprocess.DEVNULL, stdout=out)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        wall, written = time.monotonic() - begin, out.seek(0, os.SEEK_END)
+    if process.returncode != 0:
+        fail(f"launcher {verb}: exit code {process.returncode}")
+    return {"verb": " ".join([verb, *arguments]), "wall_s": round(wall, 3), "written_mb": round(written / 1e6, 1),
+            "launcher_cpu_s": round(usage.ru_utime + usage.ru_stime, 2),
+            "launcher_rss_mb": round(usage.ru_maxrss / 1024),
+            "coordinator_cpu_s": round(coordinator.cpu() - before, 2), "coordinator_rss_mb": round(coordinator.rss_mb())}
+
+
+def verbs(args):
+    with tempfile.TemporaryDirectory() as folder:
+        ids = os.path.join(folder, "ids")
+        coordinator = Coordinator(folder, listen=f"unix:{folder}/socket")
+        try:
+            begin = time.monotonic()
+            run([CLIENTS, "submit", coordinator.address, "", str(args.clients), str(args.jobs), ids])
+            note(f"verbs: {args.jobs} jobs wait after {time.monotonic() - begin:.1f} s")
+            with open(ids, encoding="utf-8") as file:
+                job = file.readlines()[args.jobs // 2].strip()
+            results = []
+            for _ in range(args.repetitions):
+                for call in (("list",), ("list", "-o", "json"), ("describe", job), ("nodes",)):
+                    results.append(measured(coordinator, *call))
+                    note(f"verbs {results[-1]}")
+            results.append(measured(coordinator, "cancel", job))
+            note(f"verbs {results[-1]}")
+            return results
+        finally:
+            coordinator.kill()
+
+
 @contextlib.contextmanager
 def etcd(program):
     with tempfile.TemporaryDirectory() as folder:
@@ -139,22 +182,26 @@ def etcd(program):
 
 def main():
     options = parser(__doc__.splitlines()[0], repetitions=3)
-    options.add_argument("--jobs", type=int, default=10000)
+    options.add_argument("--jobs", type=int, help="10,000; 100,000 for the verbs")
     options.add_argument("--clients", type=int, default=32)
     options.add_argument("--agents", type=int, default=1000)
     options.add_argument("--seconds", type=int, default=10, help="of heartbeats")
     options.add_argument("--etcd", default=shutil.which("etcd"), help="its program; empty: without")
-    options.add_argument("--only", choices=("submit", "agents"), help="one of the two parts")
+    options.add_argument("--only", choices=("submit", "agents", "verbs"), help="one of the parts")
     options.add_argument("--short", action="store_true", help="few of all, and only whether it works")
     args = options.parse_args()
+    if args.jobs is None:
+        args.jobs = 100000 if args.only == "verbs" else 10000
     if args.short:
         args.repetitions, args.jobs, args.clients, args.agents, args.seconds, args.etcd = 1, 500, 8, 50, 1, ""
     files = 8 * args.agents + 4096
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files if most < 0 else min(files, most), most))
     result = {"machine": {} if args.short else machine(len(os.sched_getaffinity(0))),
-              "submit": [], "submit_etcd": [], "agents": [], "agents_tls": []}
-    for repetition in range(args.repetitions):
+              "submit": [], "submit_etcd": [], "agents": [], "agents_tls": [], "verbs": []}
+    if args.only == "verbs" or args.short:
+        result["verbs"] = verbs(args)
+    for repetition in range(0 if args.only == "verbs" else args.repetitions):
         if args.only != "agents":
             result["submit"].append(submit(args))
             note(f"submit {result['submit'][-1]}")
@@ -167,7 +214,7 @@ def main():
                 name = "agents_tls" if tls else "agents"
                 result[name].append(agents(args, tls))
                 note(f"{name} {result[name][-1]}")
-    lines = [(name, str(value)) for name in ("submit", "submit_etcd", "agents", "agents_tls")
+    lines = [(name, str(value)) for name in ("submit", "submit_etcd", "agents", "agents_tls", "verbs")
              for value in result[name]]
     if not args.short:
         report("load", args, result, lines)

@@ -129,6 +129,13 @@ class Stream : public grpc::ClientBidiReactor<Out, In> {
     queue_.push_back(message);
     if (queue_.size() == 1) this->StartWrite(&queue_.front());
   }
+  // Nothing when something is on its way still.
+  void SendWhenIdle(const Out& message) {
+    absl::MutexLock lock(&mu_);
+    if (!queue_.empty()) return;
+    queue_.push_back(message);
+    this->StartWrite(&queue_.front());
+  }
   void OnWriteDone(bool ok) override {
     absl::MutexLock lock(&mu_);
     if (!ok) return;
@@ -216,6 +223,11 @@ class Host {
     AgentMessage message;
     message.mutable_heartbeat();
     agent_.Send(message);
+    // As a worker does that waits for the others.
+    if (!has_worker_ || generation_ != 0) return;
+    WorkerMessage beat = FromWorker();
+    beat.mutable_heartbeat();
+    worker_->SendWhenIdle(beat);
   }
   // Says what a worker says five times a second.
   void Step(int64_t step) {

@@ -20,7 +20,7 @@ void Cnn(TrainSpec* spec) {
 }
 
 void Resnet18(TrainSpec* spec) {
-  spec->model = engine::ResnetSpec{.depth = 18, .cifar_stem = true};
+  spec->model = engine::ResnetSpec{.depth = 18, .stem = "cifar"};
   spec->input = engine::ClassificationInput({3, 32, 32}, 10);
 }
 

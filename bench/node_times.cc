@@ -11,7 +11,7 @@
 
 #include "bench/timing.h"
 #include "engine/cpu/converting_kernel.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
 
 namespace lockstep::bench {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "engine/cpu/isa.h"
-#include "engine/device/machine_peak.h"
+#include "engine/cpu/machine_peak.h"
 
 int main(int argc, char** argv) {
   constexpr int kMaxThreads = 1024;

@@ -76,7 +76,7 @@ option(LOCKSTEP_PCH "Precompile the headers that most sources include" ${from_no
 option(LOCKSTEP_UNITY "Compile several sources at a time, tests of a folder as one program" ${from_nothing})
 # Tests are compiled with clang where there is one and nothing else is asked for: lockstep_compile_as_test.
 set(LOCKSTEP_TEST_COMPILER)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT LOCKSTEP_CCACHE AND NOT LOCKSTEP_SANITIZE)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT LOCKSTEP_CCACHE AND NOT LOCKSTEP_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
   find_program(LOCKSTEP_CLANG clang++)
   if(LOCKSTEP_CLANG)
     set(LOCKSTEP_TEST_COMPILER ${LOCKSTEP_CLANG})

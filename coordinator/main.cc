@@ -18,6 +18,7 @@
 #include "common/limits.h"
 #include "common/log.h"
 #include "common/mutex_checks.h"
+#include "common/openssl_at_exit.h"
 #include "coordinator/backup_verb.h"
 #include "coordinator/candidate.h"
 #include "coordinator/flags.h"
@@ -77,5 +78,6 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   lockstep::SkipMutexChecksInRelease();
+  lockstep::KeepOpenSslUntilTheEnd();
   return lockstep::coordinator::Main(argc, argv);
 }

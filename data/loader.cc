@@ -57,6 +57,7 @@ class RingLoader : public Loader {
 
   void Restart(int64_t step, int shard_begin, int shard_end) override;
   absl::StatusOr<Batch> Next() override;
+  absl::Span<uint8_t> memory() override { return memory_.writable(); }
   double wait_seconds() const override { return wait_seconds_; }
 
  private:

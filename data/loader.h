@@ -59,6 +59,8 @@ class Loader {
   // batch is valid until the call after next of Next. Errors: DataLoss (again on every further
   // call, until Restart), OutOfRange after the last step.
   virtual absl::StatusOr<Batch> Next() = 0;
+  // All memory that batches lie in, for who locks its pages.
+  virtual absl::Span<uint8_t> memory() = 0;
   // How long Next has found no batch ready so far, in seconds (the step waited for data).
   virtual double wait_seconds() const = 0;
 };

@@ -13,96 +13,9 @@
 
 #include "absl/types/span.h"
 #include "common/field.h"
+#include "engine/model_spec.h"
 
 namespace lockstep::engine {
-
-struct MlpSpec {
-  std::vector<int64_t> hidden;
-  double dropout = 0;  // after each relu
-};
-// A decoder as GPT-2; a number that is 0 comes from the preset, a rate below 0 too.
-struct GptSpec {
-  std::string preset = "gpt2";  // gpt2 (124M), gpt2-medium, gpt2-large, gpt2-xl
-  int64_t layers = 0;
-  int64_t heads = 0;
-  int64_t width = 0;
-  int64_t context = 0;  // positions; 0: the length of the samples
-  int64_t vocab =
-      0;  // rows of the token table, those beyond the data's being padding; 0: the data's
-  double dropout = -1;  // of embeddings, attention and residuals
-  bool tied_head = true;
-};
-// An encoder as BERT; zeros as in GptSpec. Samples with a label for each token train the masked
-// language model, samples with one label the classifier on the first token.
-struct BertSpec {
-  std::string preset = "bert-base";  // bert-tiny, -mini, -small, -medium, -base, -large
-  int64_t layers = 0;
-  int64_t heads = 0;
-  int64_t width = 0;
-  int64_t inner = 0;  // width of the feed-forward layers; 0: 4 x width
-  int64_t context = 0;
-  int64_t vocab = 0;
-  double dropout = -1;
-};
-// Stages of convolution, (batch norm,) relu and a 2 x 2 maximum; then linear layers with relu
-// between them. Parameters: conv1, bn1, conv2, ..., fc1, fc2, ...
-struct CnnSpec {
-  std::vector<int64_t> channels = {32, 64};  // of each stage
-  int64_t kernel = 3;                        // odd; padded so that a convolution keeps the extents
-  bool batch_norm = false;
-  std::vector<int64_t> hidden = {128};
-  double dropout = 0;  // before each linear layer
-};
-
-// A residual network (He et al., 2015) with the parameter names of torchvision.
-struct ResnetSpec {
-  int depth = 18;           // 18, 34, 50, 101
-  bool cifar_stem = false;  // one 3 x 3 convolution of stride 1 instead of 7 x 7 and a pool
-  bool zero_init = false;   // the last batch norm of each block starts with weight 0
-  int64_t width = 64;       // channels of the first stage
-};
-
-// One layer of the user's own sequence. What a kind does not name, it does not read.
-struct LayerSpec {
-  enum class Kind {
-    kLinear,
-    kConv,
-    kBatchNorm,
-    kRelu,
-    kMaxPool,
-    kAvgPool,
-    kGlobalAveragePool,
-    kFlatten,
-    kResidual,  // body(x) + shortcut(x); without a shortcut: + x
-    kDropout,
-    kGelu,
-    kSilu,
-    kTanh,
-    kSigmoid,
-    kLayerNorm,  // of a sample's features, or of the channels at each place of an image
-  };
-  Kind kind = Kind::kRelu;
-  std::string name = {};  // of its parameters; empty: its place in the sequence
-  int64_t width = 0;      // linear, conv: features or channels out; a last linear's 0: the classes
-  int64_t kernel = 1;     // conv, pools
-  int64_t stride = 0;     // conv, pools; 0: 1 for conv, the kernel for pools
-  int64_t padding = 0;    // conv, pools
-  int64_t dilation = 1;   // conv
-  int64_t groups = 1;     // conv
-  bool bias = true;       // linear, conv
-  bool fan_out = false;   // conv: normal with variance 2 / fan-out instead of uniform by fan-in
-  double eps = 1e-5;      // batch norm, layer norm
-  double momentum = 0.1;  // batch norm: weight of the newest statistics
-  bool zero = false;      // batch norm: the weight starts as 0
-  double rate = 0;        // dropout
-  bool tanh = false;      // gelu: its approximation by tanh
-  std::vector<LayerSpec> body = {};
-  std::vector<LayerSpec> shortcut = {};
-};
-struct LayersSpec {
-  std::vector<LayerSpec> layers;
-};
-using ModelSpec = std::variant<MlpSpec, CnnSpec, ResnetSpec, LayersSpec, GptSpec, BertSpec>;
 
 struct SgdSpec {
   double lr = 0;

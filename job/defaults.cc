@@ -84,15 +84,6 @@ void FillDefaults(const std::string& file, const Written& written, JobSpec* spec
   FillFromTable("", written, spec);
   if (!written.count("name")) spec->set_name(NameFromFile(file));
   const int32_t workers = FillWorkers(written, spec);
-  if (!written.count("elastic.min_workers")) spec->mutable_elastic()->set_min_workers(workers);
-  if (!written.count("elastic.max_workers")) spec->mutable_elastic()->set_max_workers(workers);
-  // A bound that is written alone moves the other with it, so that the two stay in order.
-  Elastic& elastic = *spec->mutable_elastic();
-  if (!written.count("elastic.max_workers")) {
-    elastic.set_max_workers(std::max(elastic.max_workers(), elastic.min_workers()));
-  } else if (!written.count("elastic.min_workers")) {
-    elastic.set_min_workers(std::min(elastic.max_workers(), elastic.min_workers()));
-  }
   if (spec->has_run() && !written.count("restart.max_restarts")) {
     spec->mutable_restart()->set_max_restarts(kDefaultCommandRestarts);
   }

@@ -65,14 +65,9 @@ void Read(const std::string& name, const std::vector<std::string>& sets, absl::s
   if (flags.nproc_per_node.has_value()) spec.mutable_resources()->clear_nproc_by();
   if (flags.any()) {
     const Resources& file = spec.resources();
-    const int least = spec.elastic().min_workers();
     result->admission =
         OverrideWorkers(flags.nodes.value_or(file.nodes()),
                         flags.nproc_per_node.value_or(file.nproc_per_node()), &spec);
-    // What the file states stays, also where it is what the file asks for.
-    if (result->admission.ok() && written.count("elastic.min_workers") > 0) {
-      spec.mutable_elastic()->set_min_workers(std::min(least, spec.elastic().min_workers()));
-    }
   }
   CheckRules(spec, written, flags.any(), reporter);
 }

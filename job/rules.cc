@@ -143,10 +143,10 @@ void Rules::CheckRanksPerNode() {
 
 void Rules::CheckWorkersAndElastic() {
   const Elastic& elastic = spec_.elastic();
-  if (elastic.min_workers() < 1 || elastic.max_workers() < 1) return;
+  if (elastic.min_workers() < 0 || elastic.max_workers() < 0) return;
   CheckRanksPerNode();
   const int64_t workers = WantedWorkers(spec_);
-  if (elastic.min_workers() > elastic.max_workers()) {
+  if (elastic.max_workers() > 0 && elastic.min_workers() > elastic.max_workers()) {
     Error({"elastic.min_workers"},
           absl::StrCat("'elastic.min_workers' ", elastic.min_workers(),
                        " is more than 'elastic.max_workers' ", elastic.max_workers()));
@@ -159,14 +159,15 @@ void Rules::CheckWorkersAndElastic() {
     if (flags_) return;
     Error({"train.shards"}, TooManyWorkers(workers, shards) +
                                 "; lower 'resources.nproc_per_node' or raise 'train.shards'");
-  } else if (elastic.max_workers() > shards) {
-    // A lower bound that is written alone has drawn the upper one with it.
-    const std::string bound =
-        IsWritten("elastic.max_workers") ? "elastic.max_workers" : "elastic.min_workers";
-    Error({bound}, absl::StrCat("'", bound, "' ", elastic.max_workers(), ": ",
-                                TooManyWorkers(elastic.max_workers(), shards), "; lower '", bound,
-                                "' or raise 'train.shards'"));
+    return;
   }
+  // A lower bound may be written alone; one that flags have gone below gives way.
+  const bool upper = elastic.max_workers() > 0;
+  const int32_t most = upper ? elastic.max_workers() : flags_ ? 0 : elastic.min_workers();
+  if (most <= shards) return;
+  const std::string bound = upper ? "elastic.max_workers" : "elastic.min_workers";
+  Error({bound}, absl::StrCat("'", bound, "' ", most, ": ", TooManyWorkers(most, shards),
+                              "; lower '", bound, "' or raise 'train.shards'"));
 }
 
 void Rules::CheckTraining() {

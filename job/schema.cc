@@ -71,6 +71,7 @@ const std::vector<FieldRule>& Rules() {
       {.field = "Resources.cudnn", .fallback = "auto", .choices = {"auto", "always", "never"}},
       {.field = "Resources.nproc_by", .choices = {"gpu", "cpu", "auto"}, .optional = true},
       {.field = "Resources.bind_cpus", .fallback = "auto", .choices = {"auto", "never"}},
+      {.field = "JobSpec.elastic", .optional = true},
       {.field = "Elastic.min_workers", .min = 1},
       {.field = "Elastic.max_workers", .min = 1},
       {.field = "Train.model", .required = true},

@@ -6,6 +6,7 @@
 #
 #   tools/bare_root_test.sh [--keep] [--root DIR] demo
 #   tools/bare_root_test.sh test -L unit
+#   tools/bare_root_test.sh walk     the demo, then README.md's commands as they stand (tools/run_docs.py)
 #
 # --root DIR goes on with (or leaves behind) the root in DIR, so that a second command is quicker;
 # --keep leaves a temporary root behind. Run as root, with mmdebstrap or debootstrap installed. The
@@ -56,8 +57,16 @@ if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
 else
   tar --exclude ./build --exclude ./runs -cf - . | tar -xf - -C "$root/lockstep"
 fi
-echo "+ ./dev $*   (in the bare root)"
 rc=0
-in_bare_root "$root" /bin/bash -c 'cd /lockstep && exec ./dev "$@"' dev "$@" || rc=$?
+if [[ $1 == walk ]]; then
+  echo '+ ./dev demo, then the commands of README.md   (in the bare root)'
+  # Python is what types them; nothing that they run needs it.
+  in_bare_root "$root" /bin/bash -c 'cd /lockstep && ./dev demo &&
+    DEBIAN_FRONTEND=noninteractive apt-get -y -qq install --no-install-recommends python3 >/dev/null &&
+    python3 tools/run_docs.py --bin build/release/bin README.md' || rc=$?
+else
+  echo "+ ./dev $*   (in the bare root)"
+  in_bare_root "$root" /bin/bash -c 'cd /lockstep && exec ./dev "$@"' dev "$@" || rc=$?
+fi
 printf 'bare root, all               %4d s  (exit code %d)\n' $((SECONDS - start)) "$rc"
 exit "$rc"

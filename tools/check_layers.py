@@ -79,6 +79,26 @@ INNER_WALLS.update({
     f"worker/{group}": ["worker/worker.h"] + [f"worker/{other}" for other in WORKER_GROUPS
                                               if other != group and other not in allowed]
     for group, allowed in WORKER_GROUPS.items()})
+# The groups of the engine -> those that each may include, lowest first. engine/*.h is what the rest of
+# the house sees: every group may include it, and it includes none. back_ends.cc joins the groups.
+ENGINE_GROUPS = {
+    "math": [],
+    "graph": [],
+    "ops": ["graph"],
+    "passes": ["graph", "ops"],
+    "models": ["graph", "math", "ops"],
+    "cpu": ["graph", "math", "ops"],
+    "optim": ["cpu", "math", "models"],
+    "exec": ["cpu", "graph", "models", "ops", "optim", "passes"],
+    "cuda": ["cpu", "exec", "graph", "ops", "optim", "passes"],
+}
+INNER_WALLS.update({
+    f"engine/{group}": [f"engine/{other}" for other in ENGINE_GROUPS
+                        if other != group and other not in allowed]
+    for group, allowed in ENGINE_GROUPS.items()})
+INNER_WALLS.update({
+    f"engine/{header}.h": [f"engine/{group}" for group in ENGINE_GROUPS]
+    for header in ("engine", "executor", "model_spec", "plan", "train_spec")})
 
 # Reads the wall clock, or waits for a time of it: Abseil's timed waits do, whatever they are given.
 WALL_CLOCK = re.compile(

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Registers, shared memory and spills of every CUDA kernel, as ptxas tells them: a table in Markdown for each
-architecture. Needs nvcc and no GPU, and ends with 1 where a kernel spills or does not compile.
+"""Registers, shared memory, spills and occupancy of every CUDA kernel, as ptxas tells them: a table in Markdown with a column
+for each architecture. Needs nvcc and no GPU, and ends with 1 where a kernel spills, does not compile, or does not say how
+large its blocks are.
 
     tools/kernel_registers.py [--architectures 80,90a,100a] [--keep FOLDER] [NAME..]
 
 NAMEs are those of files in engine/cuda/kernels without ".cu"; without any all are compiled. What was compiled is
-kept in FOLDER and not compiled again while no source is newer, so that a run that was cut off goes on. WARPS is how
-many of a multiprocessor's 64 warps its registers have room for.
+kept in FOLDER and not compiled again while no source is newer, so that a run that was cut off goes on. Behind a thread's
+registers stands the part of a multiprocessor's warps that blocks of the kernel can be at once (gpu_occupancy.py).
 """
 import argparse
+import collections
 import glob
 import os
 import re
@@ -18,10 +20,11 @@ import subprocess
 import sys
 import tempfile
 
+import gpu_occupancy
 from source_files import ROOT
 
 KERNELS = os.path.join(ROOT, "engine", "cuda", "kernels")
-WARPS, REGISTERS = 64, 65536
+Kernel = collections.namedtuple("Kernel", "name registers shared stack spilled")  # bytes but for registers
 
 
 def nvcc():
@@ -29,7 +32,7 @@ def nvcc():
 
 
 def parse(text):
-    """One (kernel, registers, shared bytes, stack bytes, spilled bytes) for each kernel that ptxas speaks of."""
+    """Each Kernel that ptxas speaks of."""
     rows, name, stack, spilled = [], None, 0, 0
     for line in text.splitlines():
         found = re.search(r"Compiling entry function '(\S+)'", line)
@@ -42,15 +45,9 @@ def parse(text):
         found = re.search(r"Used (\d+) registers", line)
         if found and name:
             shared = re.search(r"(\d+) bytes smem", line)
-            rows.append((name, int(found.group(1)), int(shared.group(1)) if shared else 0, stack, spilled))
+            rows.append(Kernel(name, int(found.group(1)), int(shared.group(1)) if shared else 0, stack, spilled))
             name = None
     return rows
-
-
-def warps(registers):
-    """Warps of a multiprocessor; registers are given to a warp 256 at a time."""
-    each = (registers * 32 + 255) // 256 * 256
-    return min(WARPS, REGISTERS // each) if each else WARPS
 
 
 def short(name):
@@ -71,26 +68,62 @@ def newest_source():
 
 
 def compile_one(name, architecture, keep):
-    """ptxas's words on one file, or None when it does not compile."""
-    log = os.path.join(keep, f"{name}.{architecture}.txt")
+    """ptxas's words on one file and its .cubin, or None when it does not compile."""
+    cubin, log = (os.path.join(keep, f"{name}.{architecture}.{kind}") for kind in ("cubin", "txt"))
     if not os.path.exists(log) or os.path.getmtime(log) < newest_source():
         done = subprocess.run([nvcc(), "-std=c++20", "-O3", f"-I{ROOT}", "-cubin", f"-arch=sm_{architecture}", "-Xptxas",
-                               "-v", os.path.join(KERNELS, f"{name}.cu"), "-o", os.path.join(keep, "made.cubin")],
+                               "-v", os.path.join(KERNELS, f"{name}.cu"), "-o", cubin],
                               text=True, capture_output=True, check=False)
         if done.returncode != 0:
             print(done.stderr, file=sys.stderr)
             return None
-        with open(log + ".part", "w", encoding="utf-8") as file:
+        with open(log + ".part", "w", encoding="utf-8") as file:  # last: without it nothing is there
             file.write(done.stderr + done.stdout)
         os.replace(log + ".part", log)
-    with open(log, encoding="utf-8") as file:
-        return file.read()
+    with open(log, encoding="utf-8") as text, open(cubin, "rb") as code:
+        return text.read(), code.read()
 
 
-def table(rows):
-    lines = ["| file | kernel | registers | warps | shared bytes | stack | spilled |", "|---|---|---|---|---|---|---|"]
-    for file, name, registers, shared, stack, spilled in rows:
-        lines.append(f"| {file} | `{name}` | {registers} | {warps(registers)} | {shared} | {stack} | {spilled} |")
+def measured(text, cubin):
+    """Short name -> (Kernel, threads of a block or None), its shared memory with what it is launched with."""
+    rows, threads = parse(text), gpu_occupancy.block_sizes(cubin)
+    found = {}
+    for short_name, row in zip(demangle([row.name for row in rows]), rows):
+        shared = row.shared + gpu_occupancy.dynamic_shared(short_name)
+        found[short_name] = row._replace(shared=shared), threads.get(row.name)
+    return found
+
+
+def complaints(file, architecture, found):
+    """What is wrong with a file's kernels."""
+    for kernel, (row, threads) in found.items():
+        if row.spilled > 0:
+            yield f"{kernel} of {file} spills {row.spilled} bytes on sm_{architecture}"
+        if threads is None:
+            yield f"{kernel} of {file} has no __launch_bounds__"
+
+
+def cell(architecture, entry):
+    """What ptxas says of a kernel on one architecture."""
+    if entry is None:
+        return ""
+    row, threads = entry
+    text = f"{row.registers}"
+    if threads is not None:
+        warps = gpu_occupancy.resident_warps(architecture, threads, row.registers, row.shared)
+        text += f", {100 * warps / gpu_occupancy.most_warps(architecture):.0f} %"
+    return text + (f", {row.spilled} bytes spilled" if row.spilled else "")
+
+
+def table(found, architectures):
+    """`found`: (file, kernel) -> architecture -> value of `measured`."""
+    names = " | ".join(f"sm_{architecture}" for architecture in architectures)
+    lines = [f"| file | kernel | threads | shared bytes | {names} |", "|---|---|---|---" + "|---" * len(architectures) + "|"]
+    for (file, name), entries in found.items():
+        threads = next(iter(entries.values()))[1]
+        shared = max(row.shared for row, _ in entries.values())
+        cells = " | ".join(cell(architecture, entries.get(architecture)) for architecture in architectures)
+        lines.append(f"| {file} | `{name}` | {threads} | {shared} | {cells} |")
     return "\n".join(lines)
 
 
@@ -105,17 +138,19 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         keep = args.keep or folder
         os.makedirs(keep, exist_ok=True)
-        for architecture in args.architectures.split(","):
-            rows = []
-            for name in names:
-                text = compile_one(name, architecture, keep)
-                if text is None:
+        architectures = args.architectures.split(",")
+        found = {}
+        for name in names:
+            for architecture in architectures:
+                made = compile_one(name, architecture, keep)
+                if made is None:
                     wrong.append(f"{name} does not compile for sm_{architecture}")
                     continue
-                found = parse(text)
-                rows += [(name, kernel, *row[1:]) for kernel, row in zip(demangle([row[0] for row in found]), found)]
-            print(f"## sm_{architecture}\n\n{table(rows)}\n")
-            wrong += [f"{row[1]} of {row[0]} spills {row[5]} bytes on sm_{architecture}" for row in rows if row[5] > 0]
+                kernels = measured(*made)
+                wrong += complaints(name, architecture, kernels)
+                for kernel, entry in kernels.items():
+                    found.setdefault((name, kernel), {})[architecture] = entry
+        print(table(found, architectures))
     for what in wrong:
         print(what, file=sys.stderr)
     return 1 if wrong else 0

@@ -54,12 +54,30 @@ def write(target, content):
         target.write_bytes(content)
 
 
+def places(text):
+    """The files that a patch changes, with the lines that each of its hunks is to find there."""
+    name, found = "", []
+    for line in text.splitlines():
+        if line.startswith("+++ "):
+            name = line.removeprefix("+++ b/")
+        elif line.startswith("@@"):
+            found.append((name, []))
+        elif found and not line.startswith(("+", "--- ")):
+            found[-1][1].append(line[1:])
+    return [(name, "\n" + "\n".join(lines) + "\n") for name, lines in found]
+
+
 def plant(copy):
-    """Applies all patches to a copy of the sources."""
+    """Applies all patches to a copy of the sources, where their lines are and nowhere else."""
     for patch in sorted(PLANTED.glob("*.patch")):
-        if f'PLANTED("{patch.stem}")' not in patch.read_text():
+        text = patch.read_text()
+        if f'PLANTED("{patch.stem}")' not in text:
             sys.exit(f"{patch}: it does not ask PLANTED(\"{patch.stem}\")")
-        applied = run(["patch", "-p1", "-s", "--no-backup-if-mismatch", "-i", str(patch)], copy)
+        for name, lines in places(text):
+            times = ("\n" + (pathlib.Path(copy) / name).read_text()).count(lines)
+            if times != 1:
+                sys.exit(f"{patch}: its lines are in {name} {times} times; make it anew for the sources as they are")
+        applied = run(["patch", "-p1", "-s", "-F0", "--no-backup-if-mismatch", "-i", str(patch)], copy)
         if applied.returncode != 0:
             sys.exit(f"{patch} does not apply; make it anew for the sources as they are:\n{applied.stdout}")
 
@@ -109,6 +127,8 @@ def look(work, name, first, count, flags):
     # Of CPU time, as others may use the machine.
     ran = run(command, work, env={**os.environ, "LOCKSTEP_PLANTED": name},
               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S + 1)))
+    if ran.returncode in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
+        sys.exit(f"{name}: its search was stopped from outside, which says nothing of it")
     if ran.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return first, flags, "the seeds do not end"
     match = re.search(r"^seed (\d+) \(.*?\) after \S+ (.*)$", ran.stdout, re.MULTILINE)

@@ -7,8 +7,8 @@
 
 The first shortens the examples to a few steps and runs each in fp32 and bf16, in bf16 also with two micro-batches a
 shard: on each instruction set that this CPU has, with several numbers of threads and workers, with a worker killed on
-the way, with the optimizer's state divided (zero_stage) and with recomputation, and with the programs of each other
-FOLDER, such as those of another compiler.
+the way, with the optimizer's state divided (zero_stage), with recomputation, with workers of all these instruction sets
+in one job, and with the programs of each other FOLDER, such as those of another compiler.
 The second runs the examples as they are, those that state a hash or the named ones, and holds them to it.
 
 Exits with 1 where two hashes of one row differ.
@@ -50,11 +50,13 @@ def shortened(name, steps, fields, folder):
     return path
 
 
-def hash_of(launcher, job, folder, isa="", more=()):
+def hash_of(launcher, job, folder, isa="", more=(), worker=None):
     """The model's hash, or None where this CPU lacks the instruction set. Examples name data of the repository."""
     command = [launcher, *more, "--runs-dir", os.path.join(folder, "runs"), "-o", "json", job]
-    made = subprocess.run(command, cwd=ROOT, env=dict(os.environ, LOCKSTEP_ISA=isa), capture_output=True, text=True,
-                          check=False)
+    environment = dict(os.environ, LOCKSTEP_ISA=isa)
+    if worker:
+        environment["LOCKSTEP_WORKER"] = worker
+    made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if made.returncode != 0:
         if "has no " + (isa or "?") in made.stderr:
             return None
@@ -84,6 +86,24 @@ def ways(options, precision):
             yield f"{name} {isa}", os.path.join(other, "launcher"), isa, place(2, 3)
 
 
+def mixed_hash(options, job, folder, sets):
+    """Of a job with one worker of each of these instruction sets, in the order in which they start."""
+    with tempfile.TemporaryDirectory(dir=folder) as taken:
+        worker = os.path.join(taken, "worker")
+        with open(worker, "w", encoding="utf-8") as file:
+            file.write(f"""#!/bin/sh
+for set in {' '.join(sets)}; do
+  mkdir {taken}/$set 2>/dev/null && LOCKSTEP_ISA=$set exec {os.path.abspath(options.bin)}/worker "$@"
+done
+""")
+        os.chmod(worker, 0o755)
+        made = hash_of(os.path.join(options.bin, "launcher"), job, folder, more=place(len(sets), 1), worker=worker)
+        for name in sets:
+            if not os.path.isdir(os.path.join(taken, name)):
+                sys.exit(f"no worker had {name}")
+        return made
+
+
 def row(options, name, title, folder):
     job = shortened(name, options.steps, ROWS[title], folder)
     found, lacks = {}, set()
@@ -95,6 +115,9 @@ def row(options, name, title, folder):
             lacks.add(isa)
         else:
             found.setdefault(way, []).append(made)
+    sets = [isa for isa in SETS if isa in found]
+    if len(sets) > 1:
+        found["mixed"] = [mixed_hash(options, job, folder, sets)]
     hashes = [made for way in found.values() for made in way]
     same = len(set(hashes)) == 1
     shown = f"`{hashes[0][:16]}`" if same else f"DIFFER: { {way: sorted({h[:8] for h in f}) for way, f in found.items()} }"

@@ -22,6 +22,7 @@
 #include "common/life.h"
 #include "common/log.h"
 #include "common/mutex_checks.h"
+#include "common/openssl_at_exit.h"
 #include "engine/engine.h"
 #include "engine/exec/kernel_choice.h"
 #include "google/protobuf/message_lite.h"
@@ -70,6 +71,7 @@ bool ReadMessage(int fd, google::protobuf::MessageLite* message) {
 
 int main(int argc, char** argv) {
   lockstep::SkipMutexChecksInRelease();
+  lockstep::KeepOpenSslUntilTheEnd();
   ::prctl(PR_SET_NAME, "worker");  // started from a descriptor it would be called by its number
   ::signal(SIGXFSZ, SIG_IGN);      // a file at its limit (ulimit -f) is an error of the write
   const lockstep::UniqueFd offline_fd(NumberFlag(argc, argv, "--offline-fd"));

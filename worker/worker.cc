@@ -110,9 +110,10 @@ class Worker {
     LS_RETURN_IF_ERROR(FingerprintData());
     board_.Enter(COMPILING);
     LS_ASSIGN_OR_RETURN(const JobSpec own, JobOnDevice(job_, bootstrap_.assignment()));
-    LS_ASSIGN_OR_RETURN(const GradientPlace place,
-                        PlaceOfGradients(own, bootstrap_.assignment(), over_hosts_));
+    LS_RETURN_IF_ERROR(CheckDevice(bootstrap_.assignment()));
+    LS_ASSIGN_OR_RETURN(const GradientPlace place, PlaceOfGradients(own, bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, *data_.train, place));
+    plan_told_ = PlanAsTold(*compiled.plan, place);
     compiled.tuning_files = TuningFiles(own, RunDir(bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(transport_, OpenDataPlane(compiled, place, bootstrap_.assignment(), life_,
                                                   job::FailureDetection(job_), over_hosts_,
@@ -230,7 +231,7 @@ class Worker {
     WorkerReady ready;
     ready.set_highest_generation(highest_generation_);
     ready.set_committed_step(trainer_->begun_step());
-    ready.set_plan_hash(trainer_->plan().hash());
+    ready.set_plan_hash(plan_told_);
     ready.set_device_hash(device_hash_);
     ready.set_device_description(device_description_);
     *ready.mutable_address() =
@@ -249,8 +250,7 @@ class Worker {
   absl::Status EnterGeneration(const Generation& generation) {
     LS_RETURN_IF_ERROR(CatchUp(generation.start_step()));
     highest_generation_ = generation.generation();
-    board_.first_commit.store(0, std::memory_order_relaxed);
-    board_.generation.store(highest_generation_, std::memory_order_release);
+    board_.EnterGeneration(highest_generation_);
     const GroupSpec group = GroupOf(generation, bootstrap_);
     if (group.rank < 0) return absl::InternalError("the generation does not have this worker");
     SetLogPrefix(absl::StrCat("r", group.rank, " g", highest_generation_));
@@ -425,6 +425,7 @@ class Worker {
   ResumeSource resume_;
   std::unique_ptr<Checkpointer> checkpointer_;  // reads the trainer's state
   std::unique_ptr<Telemetry> telemetry_;
+  std::string plan_told_;
   std::string device_hash_;
   std::string device_description_;
   int64_t highest_generation_ = 0;

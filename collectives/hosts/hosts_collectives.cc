@@ -32,7 +32,7 @@ bool HostsCommunicator::IsSmall(size_t bytes) const {
 absl::Status HostsCommunicator::MoveSmall(const Operation& operation, const void* mine,
                                           size_t bytes, Given* given, absl::Time deadline) {
   announced_.resize(std::max<size_t>(bytes * static_cast<size_t>(local_size()), 1));
-  LS_RETURN_IF_ERROR(Announce(operation, mine, bytes, announced_.data(), deadline));
+  LS_RETURN_IF_ERROR(AnnounceHere(operation, mine, bytes, announced_.data(), deadline));
   HostsCall call(&context_, operation, announced_.data(),
                  bytes * static_cast<size_t>(local_size()));
   LS_RETURN_IF_ERROR(Exchange(&call, deadline));
@@ -51,7 +51,7 @@ absl::Status HostsCommunicator::MoveSmall(const Operation& operation, const void
 }
 
 absl::Status HostsCommunicator::EnterLarge(const Operation& operation, absl::Time deadline) {
-  LS_RETURN_IF_ERROR(Announce(operation, nullptr, 0, nullptr, deadline));
+  LS_RETURN_IF_ERROR(AnnounceHere(operation, nullptr, 0, nullptr, deadline));
   HostsCall call(&context_, operation);
   return Exchange(&call, deadline);
 }
@@ -98,7 +98,7 @@ absl::Status HostsCommunicator::MoveBlock(const Operation& operation, const Give
 
 absl::Status HostsCommunicator::AllReduce(void* data, int64_t count, DType dtype, ReduceOp op,
                                           ReduceOrder order, absl::Time deadline) {
-  Operation operation = NewCall(OpKind::kAllReduce, count, dtype);
+  Operation operation = NewOperation(OpKind::kAllReduce, count, dtype);
   operation.reduce = op;
   operation.order = order;
   const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
@@ -137,7 +137,7 @@ absl::Status HostsCommunicator::AllReduceBlocks(char* data, const Operation& ope
 
 absl::Status HostsCommunicator::ReduceScatter(const void* input, void* output, int64_t count,
                                               DType dtype, ReduceOp op, absl::Time deadline) {
-  Operation operation = NewCall(OpKind::kReduceScatter, count, dtype);
+  Operation operation = NewOperation(OpKind::kReduceScatter, count, dtype);
   operation.reduce = op;
   const size_t part = static_cast<size_t>(count) * SizeOf(dtype);
   const size_t bytes = part * static_cast<size_t>(world_size());
@@ -195,7 +195,7 @@ absl::Status HostsCommunicator::ReduceScatterBlocks(const char* input, char* out
 
 absl::Status HostsCommunicator::AllGather(const void* input, void* output, int64_t count,
                                           DType dtype, absl::Time deadline) {
-  const Operation operation = NewCall(OpKind::kAllGather, count, dtype);
+  const Operation operation = NewOperation(OpKind::kAllGather, count, dtype);
   const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
   return Run(operation, static_cast<int64_t>(bytes) * world_size(), [&]() -> absl::Status {
     if (!IsSmall(bytes)) {
@@ -229,7 +229,7 @@ absl::Status HostsCommunicator::AllGatherBlocks(const char* input, char* output,
 
 absl::Status HostsCommunicator::Broadcast(void* data, int64_t count, DType dtype, int root,
                                           absl::Time deadline) {
-  Operation operation = NewCall(OpKind::kBroadcast, count, dtype);
+  Operation operation = NewOperation(OpKind::kBroadcast, count, dtype);
   operation.root = root;
   const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
   return Run(operation, static_cast<int64_t>(bytes), [&]() -> absl::Status {

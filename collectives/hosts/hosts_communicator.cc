@@ -79,40 +79,15 @@ HostsCommunicator::~HostsCommunicator() {
   group_.local->abort_flag()->WakeAlso(-1);
 }
 
-Operation HostsCommunicator::NewCall(OpKind kind, int64_t count, DType dtype) {
-  Operation operation;
-  operation.kind = kind;
-  operation.dtype = dtype;
-  operation.count = count;
-  operation.generation = generation();
-  operation.sequence = sequence_ + 1;
-  return operation;
-}
-
 absl::Status HostsCommunicator::Run(const Operation& operation, int64_t bytes,
                                     const std::function<absl::Status()>& body) {
-  TakeBack();
-  if (absl::Status begun = group_.local->BeginCall(operation, bytes); !begun.ok()) {
-    context_.mesh->Leave(begun);
-    return begun;
-  }
-  if (IsNumbered(operation.kind)) ++sequence_;
-  current_ = operation;
-  told_waiting_ = -1;
-  absl::Status status = group_.local->EndCall(operation, body());
-  if (!status.ok()) {
-    context_.mesh->Leave(status);
-    return status;
-  }
-  for (const int rank : context_.mesh->ranks()) {
-    Link* const link = context_.mesh->link(rank);
-    if (link->heard.sequence <= sequence_) link->completed = link->heard;
-  }
-  return status;
+  LS_RETURN_IF_ERROR(BeginCall(operation, bytes));
+  return EndCall(operation, body());
 }
 
-absl::Status HostsCommunicator::Announce(const Operation& operation, const void* mine, size_t size,
-                                         void* all, absl::Time deadline, HostsCall* ends) {
+absl::Status HostsCommunicator::AnnounceHere(const Operation& operation, const void* mine,
+                                             size_t size, void* all, absl::Time deadline,
+                                             HostsCall* ends) {
   // Another call than the one that is due goes the same way, so that all ranks hear of it.
   const bool wrong = ends == nullptr && begun_.reduction != nullptr;
   if (wrong) ends = begun_.reduction.get();
@@ -190,9 +165,9 @@ absl::Status HostsCommunicator::Watch() {
 }
 
 absl::Status HostsCommunicator::Barrier(absl::Time deadline) {
-  const Operation operation = NewCall(OpKind::kBarrier, 0, DType::kUInt8);
+  const Operation operation = NewOperation(OpKind::kBarrier, 0, DType::kUInt8);
   return Run(operation, 0, [&]() -> absl::Status {
-    LS_RETURN_IF_ERROR(Announce(operation, nullptr, 0, nullptr, deadline));
+    LS_RETURN_IF_ERROR(AnnounceHere(operation, nullptr, 0, nullptr, deadline));
     // All ranks of a host are there when one of them speaks.
     HostsCall call(&context_, operation);
     return Exchange(&call, deadline);

@@ -3,8 +3,9 @@
 // one host, a TCP connection between any two of different hosts. Each call is announced in shared
 // memory first; then the hosts compare theirs and move data. A TreeReduce that is begun with parts
 // moves on a thread of its own while the caller computes. The sources: hosts_communicator.cc
-// (calls, commit, errors), hosts_tree_reduce.cc, hosts_parts.cc, hosts_collectives.cc,
-// hosts_replicate.cc (also ranges) and hosts_messages.cc.
+// (calls, commit, errors), hosts_control.cc (calls that move data by other means),
+// hosts_tree_reduce.cc, hosts_parts.cc, hosts_collectives.cc, hosts_replicate.cc (also ranges) and
+// hosts_messages.cc.
 // Thread-safety: as Communicator.
 #ifndef LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_COMMUNICATOR_H_
 #define LOCKSTEP_COLLECTIVES_HOSTS_HOSTS_COMMUNICATOR_H_
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "collectives/control_plane.h"
 #include "collectives/hosts/host_groups.h"
 #include "collectives/hosts/hosts_call.h"
 #include "collectives/hosts/hosts_reduction.h"
@@ -44,7 +46,7 @@ struct HostsGroup {
   bool overlaps = true;            // HostsTransport::Options::overlap
 };
 
-class HostsCommunicator : public Communicator {
+class HostsCommunicator : public Communicator, public ControlPlane {
  public:
   // Memory of each rank through which data of calls on other memory passes.
   static constexpr size_t kAreaBytes = 4 << 20;
@@ -96,18 +98,27 @@ class HostsCommunicator : public Communicator {
   bool aborted() const override { return group_.local->aborted(); }
   std::string DescribeState() const override { return group_.local->DescribeState(); }
 
+  ControlPlane* control_plane() override { return this; }
+  Operation NewOperation(OpKind kind, int64_t count, DType dtype) const override;
+  absl::Status BeginCall(const Operation& operation, int64_t bytes) override;
+  absl::Status Announce(const Operation& operation, const void* mine, size_t size, void* all,
+                        absl::Time deadline) override;
+  absl::Status EndCall(const Operation& operation, absl::Status status) override;
+  void RestartNumbering() override;
+  // Also hears what the other hosts have to say.
+  absl::Status CheckAlive() const override;
+
  private:
   explicit HostsCommunicator(HostsGroup group);
 
   // ---- one call (hosts_communicator.cc) ----
-  Operation NewCall(OpKind kind, int64_t count, DType dtype);
   // Runs `body` as one recorded call; an error finishes the communicator.
   absl::Status Run(const Operation& operation, int64_t bytes,
                    const std::function<absl::Status()>& body);
   // Announces the call among the ranks of this host; `all` gets the `size` bytes of each.
   // `ends`: the call is the second one of it.
-  absl::Status Announce(const Operation& operation, const void* mine, size_t size, void* all,
-                        absl::Time deadline, HostsCall* ends = nullptr);
+  absl::Status AnnounceHere(const Operation& operation, const void* mine, size_t size, void* all,
+                            absl::Time deadline, HostsCall* ends = nullptr);
   // Exchanges it with the other hosts.
   absl::Status Exchange(HostsCall* call, absl::Time deadline) { return Drive(call, deadline); }
   absl::Status Drive(MeshUser* user, absl::Time deadline);

@@ -73,7 +73,7 @@ absl::Status HostsCommunicator::CheckPeer(const Operation& operation, int rank) 
 
 absl::Status HostsCommunicator::Send(const void* data, int64_t count, DType dtype, int to,
                                      absl::Time deadline) {
-  Operation operation = NewCall(OpKind::kSend, count, dtype);
+  Operation operation = NewOperation(OpKind::kSend, count, dtype);
   operation.root = to;
   const bool valid = CheckPeer(operation, to).ok();
   if (valid && IsLocal(to)) {
@@ -93,7 +93,7 @@ absl::Status HostsCommunicator::Send(const void* data, int64_t count, DType dtyp
 
 absl::Status HostsCommunicator::Recv(void* data, int64_t count, DType dtype, int from,
                                      absl::Time deadline) {
-  Operation operation = NewCall(OpKind::kRecv, count, dtype);
+  Operation operation = NewOperation(OpKind::kRecv, count, dtype);
   operation.root = from;
   const bool valid = CheckPeer(operation, from).ok();
   if (valid && IsLocal(from)) {

@@ -32,7 +32,7 @@ bool Contains(const std::vector<int>& ranks, int rank) {
 
 absl::Status HostsCommunicator::Replicate(void* data, int64_t bytes, bool have,
                                           absl::Time deadline) {
-  const Operation operation = NewCall(OpKind::kReplicate, bytes, DType::kUInt8);
+  const Operation operation = NewOperation(OpKind::kReplicate, bytes, DType::kUInt8);
   return Run(operation, bytes, [&]() -> absl::Status {
     if (!group_.transport->Holds(data, static_cast<size_t>(bytes))) {
       return absl::InternalError(
@@ -101,7 +101,7 @@ absl::Status HostsCommunicator::CopyFromHolders(char* data, int64_t bytes,
 absl::Status HostsCommunicator::ExchangeRanges(float* data, int64_t count,
                                                absl::Span<const RangeTransfer> transfers,
                                                absl::Time deadline) {
-  Operation operation = NewCall(OpKind::kExchange, count, DType::kFloat32);
+  Operation operation = NewOperation(OpKind::kExchange, count, DType::kFloat32);
   operation.layout = LayoutOf(transfers);
   const size_t bytes = static_cast<size_t>(count) * sizeof(float);
   int64_t moved = 0;
@@ -117,7 +117,7 @@ absl::Status HostsCommunicator::ExchangeRanges(float* data, int64_t count,
     char* const own = reinterpret_cast<char*>(data);
     const int64_t place = own - group_.area;
     std::vector<int64_t> places(static_cast<size_t>(local_size()));
-    LS_RETURN_IF_ERROR(Announce(operation, &place, sizeof(place), places.data(), deadline));
+    LS_RETURN_IF_ERROR(AnnounceHere(operation, &place, sizeof(place), places.data(), deadline));
     HostsCall call(&context_, operation);
     LS_RETURN_IF_ERROR(Exchange(&call, deadline));
     return MoveRanges(own, transfers, places, operation, deadline);

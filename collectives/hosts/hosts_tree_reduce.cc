@@ -49,7 +49,7 @@ const float* HostsCommunicator::LocalResult(int index) const {
 }
 
 Operation HostsCommunicator::TreeOperation(OpKind kind, const TreeReduceArgs& args) {
-  Operation operation = NewCall(kind, args.count, DType::kFloat32);
+  Operation operation = NewOperation(kind, args.count, DType::kFloat32);
   operation.step = args.step;
   operation.bucket = args.bucket;
   operation.layout = LayoutOf(args.wanted);
@@ -70,8 +70,8 @@ absl::Status HostsCommunicator::AnnouncePlaces(const TreeReduceArgs& args,
     my_places_[1 + i] = reinterpret_cast<const char*>(args.nodes[i].data) - group_.area;
   }
   places_of_.resize(places_ * static_cast<size_t>(local_size()));
-  return Announce(operation, my_places_.data(), places_ * sizeof(int64_t), places_of_.data(),
-                  deadline, ends);
+  return AnnounceHere(operation, my_places_.data(), places_ * sizeof(int64_t), places_of_.data(),
+                      deadline, ends);
 }
 
 absl::StatusOr<absl::Span<const Slice>> HostsCommunicator::TreeReduce(const TreeReduceArgs& args,

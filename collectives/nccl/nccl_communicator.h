@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The communicator of one generation between ranks that each have a GPU. Every call is announced,
-// compared and recorded by a control communicator (shared memory) first; what lies in the GPU's
-// memory then moves by NCCL, everything else by the control communicator itself. Sums in fixed
-// order are slices sent to their owners, added there in order, and gathered: the bits are those of
-// every other transport. Few things that a step never does go through the host: messages, and fixed
-// orders of other types than floats.
+// compared and recorded by a control communicator (shared memory, or hosts/) first; what lies in
+// the GPU's memory then moves by NCCL, everything else by the control communicator itself. Sums in
+// fixed order are slices sent to their owners, added there in order, and gathered: the bits are
+// those of every other transport. Few things that a step never does go through the host: messages,
+// and fixed orders of other types than floats.
 //
 // The sources: nccl_communicator.cc (calls, waits, commit), nccl_tree_reduce.cc,
 // nccl_collectives.cc.
@@ -53,6 +53,7 @@ class NcclCommunicator : public Communicator {
   int rank() const override { return control_->rank(); }
   int world_size() const override { return control_->world_size(); }
   int64_t generation() const override { return control_->generation(); }
+  std::vector<int> hosts() const override { return control_->hosts(); }
   // Results are gathered in memory of NCCL's own.
   Abilities abilities() const override {
     Abilities abilities = control_->abilities();

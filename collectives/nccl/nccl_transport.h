@@ -70,6 +70,8 @@ class NcclTransport : public Transport {
   void AbortConnect(int64_t generation, const std::string& reason) override;
   std::string address() const override { return control_->address(); }
   std::string key() const override { return control_->key(); }
+  int tcp_port() const override { return control_->tcp_port(); }
+  bool spans_hosts() const override { return control_->spans_hosts(); }
   const FlightRecorder& flight_recorder() const override { return control_->flight_recorder(); }
 
   // How the last communicator was come by. For messages and tests.

@@ -110,10 +110,14 @@ void ArenaServer::Serve() {
 void ArenaServer::Answer(int socket) const {
   if (!SameUser(socket)) return;
   SetTimeouts(socket, kClientPatience);
-  absl::StatusOr<FdMessage> request = RecvFds(socket);
-  if (!request.ok()) return;
+  bool knows_key;
+  {
+    const absl::StatusOr<FdMessage> request = RecvFds(socket);
+    if (!request.ok()) return;
+    knows_key = SameKey(request->data, key_);
+  }  // given back before the answer: once all clients have theirs, this thread takes and frees none
   // A client that is gone meanwhile needs no answer, so the result of the sends is of no use.
-  if (SameKey(request->data, key_)) {
+  if (knows_key) {
     SendFds(socket, kGiven, {arena_fd_}).IgnoreError();
   } else {
     SendFds(socket, kRefused, {}).IgnoreError();

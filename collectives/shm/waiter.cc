@@ -41,12 +41,6 @@ ShmWaiter::ShmWaiter(RankHeader* own, int64_t generation, std::vector<Peer> peer
       recorder_(recorder),
       spins_(may_spin ? kSpins : 1) {}
 
-void ShmWaiter::Relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 bool ShmWaiter::SharesCpu(size_t peer) const {
   return peers_[peer].header->cpu.load(std::memory_order_relaxed) == ::sched_getcpu();
 }

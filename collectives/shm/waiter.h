@@ -22,6 +22,7 @@
 #include "collectives/flight_recorder.h"
 #include "collectives/shm/layout.h"
 #include "common/life.h"
+#include "common/relax.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -79,7 +80,6 @@ class ShmWaiter {
   // Pauses between two looks at where the peer runs: about a microsecond.
   static constexpr int kLook = 32;
 
-  static void Relax();
   // In order: what becomes of it is no fault of this generation.
   bool HasLeft(const Peer& peer) const;
   // Returns whether `peer` published last on the CPU that this thread is on.

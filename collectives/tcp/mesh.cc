@@ -14,6 +14,7 @@
 #include "collectives/tcp/socket_io.h"
 #include "common/check.h"
 #include "common/clock.h"
+#include "common/relax.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -29,12 +30,6 @@ constexpr size_t kInboxBytes = 512 << 10;
 constexpr uint32_t kWakeEvent = UINT32_MAX;
 // Deaths and parts of local peers wake nobody here.
 constexpr absl::Duration kServeSlice = absl::Milliseconds(1);
-
-void Relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 }  // namespace
 

@@ -82,8 +82,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options, bool on
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
   // gRPC's name for the least that one attempt to connect gets, TLS's handshake included; what it
   // waits between two attempts is not meant. A way of 200 ms makes it a second and more, and a lost
-  // packet is sent again after another.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, one_of_several ? 2000 : 5000);
+  // packet is sent again after another. A host that does not answer at all is given up sooner, by
+  // the kernel, after the keepalive's timeout (TCP_USER_TIMEOUT); so the rest is for a coordinator
+  // that has many handshakes to make (service/turnstile.h): who begins anew has waited for nothing.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, one_of_several ? 2000 : 20'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   const int silence = static_cast<int>(absl::ToInt64Milliseconds(kSilence));
   // The server takes no pings that come more often than half of it.

@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
 #include "common/cond_var.h"
+#include "common/log.h"
 #include "common/status.h"
 #include "coordinator/client/channel.h"
 #include "coordinator/client/default_address.h"
@@ -20,6 +21,7 @@
 #include "coordinator/client/grpc_status.h"
 #include "coordinator/client/renewal.h"
 #include "coordinator/client/route.h"
+#include "coordinator/client/trailing_keys.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace lockstep::coordinator {
@@ -32,6 +34,10 @@ constexpr absl::Duration kPatienceWithOne = absl::Seconds(2);
 // the start: `launcher top` may be up for weeks.
 constexpr absl::Duration kLivesLong = absl::Minutes(1);
 
+// How many jobs are asked for at once: a few MB. For each page the coordinator looks at its whole
+// queue.
+constexpr int kPage = 10000;
+
 class GrpcClient : public Client {
  public:
   explicit GrpcClient(const ClientOptions& options)
@@ -43,7 +49,23 @@ class GrpcClient : public Client {
   }
   absl::StatusOr<ListJobsResponse> ListJobs(const ListJobsRequest& request,
                                             absl::Duration timeout) override {
-    return Call<ListJobsResponse>(&Coordinator::Stub::ListJobs, request, timeout);
+    if (request.page_size() > 0) {
+      return Call<ListJobsResponse>(&Coordinator::Stub::ListJobs, request, timeout);
+    }
+    ListJobsRequest page = request;
+    page.set_page_size(kPage);
+    ListJobsResponse all;
+    for (;;) {
+      LS_ASSIGN_OR_RETURN(ListJobsResponse next,
+                          Call<ListJobsResponse>(&Coordinator::Stub::ListJobs, page, timeout));
+      all.mutable_jobs()->MergeFrom(next.jobs());
+      // A coordinator that knows no pages has said all.
+      if (next.next_page_token().empty()) return all;
+      if (next.next_page_token() == page.page_token()) {
+        return absl::InternalError("the coordinator names the same page again");
+      }
+      page.set_page_token(next.next_page_token());
+    }
   }
   absl::StatusOr<DescribeJobResponse> DescribeJob(const DescribeJobRequest& request,
                                                   absl::Duration timeout) override {
@@ -100,6 +122,21 @@ class GrpcClient : public Client {
     return renewal_ == nullptr && Clock::Real()->Now() - made_ > kLivesLong;
   }
 
+  // Once as long as it lasts: who asks again and again need not hear it each time.
+  void WarnOfUnsaved(const grpc::ClientContext& context) ABSL_LOCKS_EXCLUDED(mu_) {
+    const auto& trailing = context.GetServerTrailingMetadata();
+    const auto found = trailing.find(kUnsavedKey);
+    const bool unsaved = found != trailing.end();
+    absl::MutexLock lock(&mu_);
+    if (unsaved && !unsaved_) {
+      LS_LOG_WARNING
+          << "what is shown is not in the coordinator's journal yet and may be lost with "
+             "the coordinator: "
+          << absl::string_view(found->second.data(), found->second.size());
+    }
+    unsaved_ = unsaved;
+  }
+
   // A coordinator that is just starting may not listen yet, so the call waits for the connection;
   // one that ends meanwhile may be started again, so the call is repeated. All calls may be. Over
   // TCP the first try does not wait: what TLS has against the connection is said at once.
@@ -130,6 +167,7 @@ class GrpcClient : public Client {
       status = ((*Coordinator::NewStub(way.channel)).*method)(&context, request, &response);
       if (status.ok()) {
         if (IsNewlyOld()) KeepRenewed();
+        WarnOfUnsaved(context);
         return response;
       }
       route_->Ended(way, status, context);
@@ -165,6 +203,7 @@ class GrpcClient : public Client {
   grpc::ClientContext* following_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   CondVar stop_;
+  bool unsaved_ ABSL_GUARDED_BY(mu_) = false;              // what was shown last
   std::unique_ptr<Renewal> renewal_ ABSL_GUARDED_BY(mu_);  // null: not yet, or there is no need
 };
 

@@ -58,8 +58,9 @@ class Client {
   // InvalidArgument (the job), FailedPrecondition, Unavailable, DeadlineExceeded.
   virtual absl::StatusOr<SubmitJobResponse> SubmitJob(const SubmitJobRequest& request,
                                                       absl::Duration timeout) = 0;
-  // The jobs that the coordinator knows, those that have ended if asked for. Errors: Unavailable,
-  // DeadlineExceeded.
+  // The jobs that the coordinator knows, those that have ended if asked for. With a page_size one
+  // page; without one all, which are asked for page by page, so that each call answers soon:
+  // `timeout` is each page's. Errors: Unavailable, DeadlineExceeded.
   virtual absl::StatusOr<ListJobsResponse> ListJobs(const ListJobsRequest& request,
                                                     absl::Duration timeout) = 0;
   // One job with its workers. Errors: NotFound, Unavailable, DeadlineExceeded.

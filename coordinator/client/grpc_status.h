@@ -21,11 +21,15 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
 }
 
 // Returns whether nobody served the call, so that it may be made again. CANCELLED is what gRPC's
-// server says of the calls that it still has when it is stopped. REQUIRES: the caller did not
+// server says of the calls that it still has when it is stopped. UNKNOWN with these words is what
+// gRPC now and then makes of a connection that ended in the middle of a call (grpc/grpc issues
+// 13800, 34076); the coordinator itself answers with no such code. REQUIRES: the caller did not
 // cancel it itself.
 inline bool NobodyServed(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-         status.error_code() == grpc::StatusCode::CANCELLED;
+         status.error_code() == grpc::StatusCode::CANCELLED ||
+         (status.error_code() == grpc::StatusCode::UNKNOWN &&
+          status.error_message() == "Stream removed");
 }
 
 // The metadata key under which every call carries its token.

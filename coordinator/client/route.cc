@@ -9,7 +9,7 @@
 #include "coordinator/client/channel.h"
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/grpc_status.h"
-#include "coordinator/client/leader_key.h"
+#include "coordinator/client/trailing_keys.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace lockstep::coordinator {
@@ -56,6 +56,11 @@ void Route::Ended(const Way& way, const grpc::Status& status, const grpc::Client
   if (way.number != number_) return;  // somebody else has noticed
   LeadTo(named == trailing.end() ? absl::string_view()
                                  : absl::string_view(named->second.data(), named->second.size()));
+}
+
+void Route::Forget() {
+  absl::MutexLock lock(&mu_);
+  channels_.clear();
 }
 
 void Route::LeadTo(absl::string_view leader) {

@@ -44,6 +44,9 @@ class Route {
   void Ended(const Way& way, const grpc::Status& status, const grpc::ClientContext& context)
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Later calls make connections of their own; those that are up go with their calls.
+  void Forget() ABSL_LOCKS_EXCLUDED(mu_);
+
   // A channel to whoever leads: asks for at most `timeout` when there are several addresses, and
   // takes one of them when nobody says that it leads. With one address it does not block.
   std::shared_ptr<grpc::Channel> ToLeader(absl::Duration timeout = absl::Seconds(5));

@@ -101,7 +101,7 @@ class Stream : public grpc::ClientBidiReactor<Out, In> {
   }
 
   void OnReadInitialMetadataDone(bool ok) override {
-    if (ok) box_->Feed([](Machine& machine) { return machine.Up(); });
+    if (ok) box_->Feed([](Machine& machine) { return machine.Up(Clock::Real()->Now()); });
   }
   void OnReadDone(bool ok) override {
     if (!ok) return box_->Feed([](Machine& machine) { return machine.ReadEnded(); });
@@ -118,7 +118,9 @@ class Stream : public grpc::ClientBidiReactor<Out, In> {
     route_->Ended(way_, status, context_);
     const std::string reason =
         status.ok() ? "the coordinator ended the connection" : status.error_message();
-    box->Feed([&reason](Machine& machine) { return machine.Done(reason, Clock::Real()->Now()); });
+    const bool ended = status.ok() || status.error_code() == grpc::StatusCode::PERMISSION_DENIED ||
+                       status.error_code() == grpc::StatusCode::UNAUTHENTICATED;
+    box->Feed([&](Machine& machine) { return machine.Done(reason, Clock::Real()->Now(), ended); });
   }
 
  private:
@@ -199,9 +201,12 @@ class GrpcSession : public Session<Out, In> {
     callbacks_.on_connection(announce.connected, better.empty() ? announce.reason : better);
   }
   void CarryOut(const session_action::Explain&) {
-    if (!callbacks_.on_connection) return;
     const std::string why = Explanation();
-    if (!why.empty()) callbacks_.on_connection(false, why);
+    if (why.empty()) return;
+    // gRPC would go on to make handshakes that come to nothing, two a second.
+    box_->Feed([](Machine& machine) { return machine.Hopeless(); });
+    route_->Forget();
+    if (callbacks_.on_connection) callbacks_.on_connection(false, why);
   }
   std::string Explanation() const {
     return std::string(ExplainConnection(route_->Now().options, kExplainWithin).message());

@@ -8,7 +8,9 @@
 // stream. One that was written may still be lost with its stream: what must arrive is said again by
 // those who know (launcher/agent/machine.h, worker/control/control_machine.h) until it is answered.
 // The first try fails at once when nobody listens; later ones wait until somebody does, each a
-// backoff after the end of the one before.
+// backoff after the end of the one before. A coordinator that turns the session away (it is another
+// cluster's, or takes the token for none) would do so again: each such try waits twice as long as
+// the one before, beyond what the backoff grows to.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COORDINATOR_CLIENT_SESSION_MACHINE_H_
 #define LOCKSTEP_COORDINATOR_CLIENT_SESSION_MACHINE_H_
@@ -66,9 +68,18 @@ class SessionMachine {
   using Actions = std::vector<Action>;
   // A message of this kind is never replaced by a later one.
   static constexpr int kNoKind = -1;
-  // How long a stream may wait for a connection before that is explained; so long once more, and it
-  // is explained again.
+  // How long a stream may wait for a connection before that is explained; twice as long, and it is
+  // explained again, and so on: to find out takes a handshake of a coordinator that may be busy
+  // with too many of them.
   static constexpr absl::Duration kExplainAfter = absl::Seconds(5);
+  static constexpr absl::Duration kExplainAtLeastEvery = absl::Minutes(1);
+  // And how long when the one before was turned away.
+  static constexpr absl::Duration kExplainAgainAfter = absl::Seconds(1);
+  // A stream that was up for so long was not turned away.
+  static constexpr absl::Duration kSteady = absl::Seconds(5);
+  // From this try on the backoff grows no more; who is turned away waits up to 64 times as long.
+  static constexpr int kLongestFrom = 5;
+  static constexpr int kMostDoublings = 6;
 
   // `backoff` says how long to wait after try number `attempt` (from 0) before the next.
   explicit SessionMachine(std::function<absl::Duration(int attempt)> backoff)
@@ -104,11 +115,20 @@ class SessionMachine {
 
   // ---- the stream ----
   // Its first metadata came.
-  Actions Up() {
+  Actions Up(absl::Time now) {
     if (phase_ != Phase::kOpen || up_) return {};
     up_ = told_ = true;
+    up_at_ = now;
     Actions actions = {session_action::Announce{true, ""}};
     WriteNext(&actions);
+    return actions;
+  }
+  // An explanation says that no connection comes about unless somebody does something about it.
+  Actions Hopeless() {
+    Actions actions;
+    if (phase_ != Phase::kOpen || up_) return actions;
+    hopeless_ = true;
+    End(/*cancel=*/true, &actions);
     return actions;
   }
   // A command came on it.
@@ -135,16 +155,16 @@ class SessionMachine {
     End(/*cancel=*/false, &actions);
     return actions;
   }
-  // The stream is over, after an End; nothing of it follows.
-  Actions Done(const std::string& reason, absl::Time now) {
+  // The stream is over, after an End; nothing of it follows. `ended`: the coordinator ended it by
+  // itself, and was neither lost nor stopped.
+  Actions Done(const std::string& reason, absl::Time now, bool ended = false) {
     Actions actions;
     // Of attempts that fail, only the very first is told: the rest would say the same.
     if (up_ || !told_) actions.push_back(session_action::Announce{false, reason, !told_});
     told_ = true;
     if (in_flight_) queue_.push_front(*std::exchange(in_flight_, std::nullopt));
-    if (up_) attempt_ = 0;
+    retry_at_ = now + WaitAfter(hopeless_ || (ended && !(up_ && now - up_at_ >= kSteady)));
     phase_ = Phase::kWaiting;
-    retry_at_ = now + backoff_(attempt_++);
     Append(Wake(now), &actions);
     return actions;
   }
@@ -155,14 +175,16 @@ class SessionMachine {
     if (phase_ == Phase::kOpen && now >= close_by_) End(/*cancel=*/true, &actions);
     if (phase_ == Phase::kOpen && !up_ && now >= explain_at_) {
       actions.push_back(session_action::Explain{});
-      explain_at_ = now + kExplainAfter;
+      explain_after_ = std::min(2 * explain_after_, kExplainAtLeastEvery);
+      explain_at_ = now + explain_after_;
     }
     if (phase_ != Phase::kWaiting) return actions;
     if (closing_ && (queue_.empty() || now >= close_by_)) {
       phase_ = Phase::kClosed;
     } else if (now >= retry_at_) {
       Open(&actions);
-      explain_at_ = now + kExplainAfter;
+      explain_after_ = turned_away_ > 0 ? kExplainAgainAfter : kExplainAfter;
+      explain_at_ = now + explain_after_;
     }
     return actions;
   }
@@ -187,9 +209,18 @@ class SessionMachine {
   static void Append(Actions more, Actions* actions) {
     for (Action& action : more) actions->push_back(std::move(action));
   }
+  absl::Duration WaitAfter(bool turned_away) {
+    if (turned_away) {
+      ++attempt_;
+      const int times = turned_away_++;
+      return backoff_(times) * (1 << std::clamp(times - kLongestFrom, 0, kMostDoublings));
+    }
+    if (up_) attempt_ = turned_away_ = 0;
+    return backoff_(attempt_++);
+  }
   void Open(Actions* actions) {
     phase_ = Phase::kOpen;
-    up_ = half_closed_ = false;
+    up_ = half_closed_ = hopeless_ = false;
     writing_ = true;  // the hello
     actions->push_back(session_action::Open{attempt_ > 0});
   }
@@ -220,10 +251,14 @@ class SessionMachine {
   bool writing_ = false;             // it, or the hello
   bool up_ = false;
   bool half_closed_ = false;
+  bool hopeless_ = false;
   bool told_ = false;  // the user has heard of the connection
-  int attempt_ = 0;    // tries since it was up
+  absl::Time up_at_;
+  int attempt_ = 0;      // tries since it was up
+  int turned_away_ = 0;  // times, since it was up and was not
   absl::Time retry_at_ = absl::InfinitePast();
   absl::Time explain_at_ = absl::InfiniteFuture();  // of an open stream that is not up
+  absl::Duration explain_after_ = kExplainAfter;
   bool closing_ = false;
   absl::Time close_by_ = absl::InfiniteFuture();
 };

@@ -87,6 +87,24 @@ void SetCheck(State& state, Job& job, absl::Time at) {
   if (at != absl::InfiniteFuture()) state.checks.emplace(at, job.id);
 }
 
+void NoteBegun(State& state, const Job& job) {
+  if (job.has_begun()) {
+    state.begun.insert(job.id);
+  } else {
+    state.begun.erase(job.id);
+  }
+}
+
+std::string FindMisplaced(const State& state) {
+  for (const std::string& id : state.begun) {
+    if (state.jobs.count(id) == 0) return id;
+  }
+  for (const auto& [id, job] : state.jobs) {
+    if (job.has_begun() != (state.begun.count(id) != 0)) return id;
+  }
+  return "";
+}
+
 void RemoveJob(State& state, const std::string& job_id) {
   const auto found = state.jobs.find(job_id);
   if (found == state.jobs.end()) return;
@@ -95,6 +113,7 @@ void RemoveJob(State& state, const std::string& job_id) {
   state.slots -= job.noted_slots;
   state.job_of_request.erase(RequestName(job.request));
   state.owed_jobs.erase(job_id);
+  state.begun.erase(job_id);
   state.unsettled.jobs.erase(job_id);
   state.jobs.erase(found);
 }

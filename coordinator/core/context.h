@@ -49,6 +49,10 @@ void AppendNotice(Context& context, const Job& job, const std::string& text);
 
 // When the job is to be looked at again though nothing happens; InfiniteFuture: never.
 void SetCheck(State& state, Job& job, absl::Time at);
+// Keeps State::begun right after a change of the job's state.
+void NoteBegun(State& state, const Job& job);
+// A job that State::begun lacks, or has and should not; empty: none. For tests.
+std::string FindMisplaced(const State& state);
 // Takes the job out of the state and of what finds it there. Its rows are another matter.
 void RemoveJob(State& state, const std::string& job_id);
 // By what a repeated request is known as the one that made a job; empty: it is not.

@@ -228,6 +228,20 @@ AgentCommand Whole(ToAgent message) {
   return std::move(message.command);
 }
 
+bool Supersedes(const AgentCommand& newer, const AgentCommand& older) {
+  return newer.has_desired() && older.has_desired();
+}
+
+bool Supersedes(const WorkerCommand& /*newer*/, const WorkerCommand& /*older*/) { return false; }
+
+bool Supersedes(const ToAgent& newer, const ToAgent& older) {
+  return Supersedes(newer.command, older.command);
+}
+
+bool Supersedes(const ToWorker& newer, const ToWorker& older) {
+  return Supersedes(newer.command, older.command);
+}
+
 Effects Step(State& state, const Event& event, absl::Time now) {
   Context context(state, now, state.unsettled.effects);
   ++state.serial;

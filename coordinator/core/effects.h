@@ -34,6 +34,12 @@ struct ToWorker {
 // The command with its generation or its specs.
 WorkerCommand Whole(ToWorker message);
 AgentCommand Whole(ToAgent message);
+// Returns whether who is told `newer` need not be told `older` any more, which came before it: what
+// is wished of an agent is always said as a whole.
+bool Supersedes(const AgentCommand& newer, const AgentCommand& older);
+bool Supersedes(const WorkerCommand& newer, const WorkerCommand& older);
+bool Supersedes(const ToAgent& newer, const ToAgent& older);
+bool Supersedes(const ToWorker& newer, const ToWorker& older);
 // For followers; the sequence number is the receiver's.
 struct Append {
   std::string job_id;

@@ -269,6 +269,48 @@ void TakeBackFinished(Context& context, Job& job) {
   }
 }
 
+// From the failure on.
+double Cost(const OpenFault& fault, absl::Time until) {
+  return std::max(0.0, absl::ToDoubleMilliseconds(until - fault.failed));
+}
+
+// What is told of it, as far as it is known.
+void SetCosts(const OpenFault& fault, Fault& told) {
+  told.set_steps_lost(fault.steps_lost);
+  told.set_rendezvous_ms(fault.rendezvous_ms);
+  told.set_restore_ms(fault.restore_ms);
+  told.set_to_next_step_ms(std::max(0.0, fault.to_next_step_ms));
+  told.set_replay_ms(std::max(0.0, fault.replay_ms));
+}
+
+// Until the first commit: who has the state last has brought it back. A generation that committed
+// nothing counts with the one that follows.
+void NoteRestored(const Job& job, const WorkerHeartbeat& heartbeat, absl::Time now,
+                  OpenFault& fault) {
+  if (heartbeat.has_since_restored()) {
+    const absl::Time restored = now - FromProto(heartbeat.since_restored());
+    fault.restore_ms = std::max(fault.restore_ms, Cost(fault, restored));
+  }
+  if (!heartbeat.has_since_first_commit()) return;
+  const Generation& current = job.generation.message;
+  if (heartbeat.generation() == current.generation() && current.start_step() == 0) {
+    fault.steps_lost = std::max<int64_t>(0, fault.committed - heartbeat.resumed_step());
+  }
+  fault.to_next_step_ms = Cost(fault, now - FromProto(heartbeat.since_first_commit()));
+  fault.restore_ms = std::min(fault.restore_ms, fault.to_next_step_ms);
+}
+
+// After it: what was lost is done again, and more, if there is more to do.
+void NoteReplayed(const Progress& progress, absl::Time now, OpenFault& fault) {
+  if (fault.replay_ms >= 0) return;
+  const bool is_done = progress.total_steps() > 0 && progress.step() >= progress.total_steps();
+  if (fault.steps_lost == 0) {
+    fault.replay_ms = fault.to_next_step_ms;
+  } else if (progress.step() > fault.committed || is_done) {
+    fault.replay_ms = std::max(fault.to_next_step_ms, Cost(fault, now));
+  }
+}
+
 }  // namespace
 
 void Retire(Context& context, Job& job, Slot& slot, int64_t fault) {
@@ -364,23 +406,17 @@ void NoteGeneration(Context& context, Job& job) {
     if (fault.next_generation != 0) continue;
     fault.next_generation = generation.generation();
     fault.steps_lost = std::max<int64_t>(0, fault.committed - generation.start_step());
-    fault.rendezvous_ms = std::max(0.0, absl::ToDoubleMilliseconds(context.now - fault.failed));
-    if (fault.place > 0) job.faults[fault.place - 1].set_rendezvous_ms(fault.rendezvous_ms);
+    fault.rendezvous_ms = Cost(fault, context.now);
+    if (fault.place > 0) SetCosts(fault, job.faults[fault.place - 1]);
   }
 }
 
-void NoteFirstCommit(Job& job, int64_t generation, absl::Time time, int64_t resumed_step) {
+void NoteRecovery(Job& job, const WorkerHeartbeat& heartbeat, absl::Time now) {
   for (OpenFault& fault : job.open_faults) {
-    if (fault.to_next_step_ms >= 0 || fault.next_generation == 0) continue;
-    if (generation < fault.next_generation) continue;
-    const Generation& now = job.generation.message;
-    if (generation == now.generation() && now.start_step() == 0) {
-      fault.steps_lost = std::max<int64_t>(0, fault.committed - resumed_step);
-    }
-    fault.to_next_step_ms = std::max(0.0, absl::ToDoubleMilliseconds(time - fault.failed));
-    if (fault.place > 0) {
-      job.faults[fault.place - 1].set_to_next_step_ms(fault.to_next_step_ms);
-    }
+    if (fault.next_generation == 0 || heartbeat.generation() < fault.next_generation) continue;
+    if (fault.to_next_step_ms < 0) NoteRestored(job, heartbeat, now, fault);
+    if (fault.to_next_step_ms >= 0) NoteReplayed(heartbeat.progress(), now, fault);
+    if (fault.place > 0) SetCosts(fault, job.faults[fault.place - 1]);
   }
 }
 
@@ -400,22 +436,16 @@ void NameFaults(Context& context, Job& job, bool now) {
     if (!known && !now && context.now < until) break;
     Fault named = NameFault(job, failed);
     named.set_generation(fault.generation);
-    named.set_detect_ms(std::max(0.0, absl::ToDoubleMilliseconds(fault.began - fault.failed)));
-    named.set_to_next_step_ms(std::max(0.0, fault.to_next_step_ms));
-    named.set_steps_lost(fault.steps_lost);
-    named.set_rendezvous_ms(fault.rendezvous_ms);
+    named.set_detect_ms(Cost(fault, fault.began));
+    SetCosts(fault, named);
     job.faults.push_back(named);
     fault.place = static_cast<int>(job.faults.size());
     JobEvent event;
     *event.mutable_fault() = std::move(named);
     AppendEvent(context, job, std::move(event));
   }
-  for (const OpenFault& fault : job.open_faults) {
-    if (fault.place > 0) job.faults[fault.place - 1].set_steps_lost(fault.steps_lost);
-  }
-  std::erase_if(job.open_faults, [](const OpenFault& fault) {
-    return fault.place > 0 && fault.to_next_step_ms >= 0;
-  });
+  std::erase_if(job.open_faults,
+                [](const OpenFault& fault) { return fault.place > 0 && fault.replay_ms >= 0; });
   std::erase_if(job.former, [&](const Worker& worker) {
     if (!worker.gone()) return false;
     return std::none_of(job.open_faults.begin(), job.open_faults.end(), [&](const OpenFault& f) {

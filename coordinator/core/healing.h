@@ -25,9 +25,9 @@ bool SpendRestart(Job& job);
 // A generation was formed after the open faults.
 void NoteGeneration(Context& context, Job& job);
 
-// A worker committed its first step of `generation`. When that one began without any state it went
-// on after `resumed_step`, that of a checkpoint.
-void NoteFirstCommit(Job& job, int64_t generation, absl::Time time, int64_t resumed_step);
+// A worker says how far it is in its generation: that it has the state, that it commits steps and
+// that it commits new ones tells what the failures before it cost.
+void NoteRecovery(Job& job, const WorkerHeartbeat& heartbeat, absl::Time now);
 
 // Names the open faults whose workers' ends are known, or that have waited long enough; all of
 // them with `now`.

@@ -353,22 +353,21 @@ void CheckNodes(Context& context, Job& job) {
 // one once a second, for the nodes.
 absl::Duration LongestGap(const State& state) {
   absl::Duration longest = absl::Seconds(2);
-  for (const auto& [id, job] : state.jobs) {
-    if (!job.final() && job.state != PENDING)
-      longest = std::min(longest, FailureDetection(job) / 4);
+  for (const std::string& id : state.begun) {
+    longest = std::min(longest, FailureDetection(state.jobs.at(id)) / 4);
   }
   return longest;
 }
 
-// The newest `gap` of time has not passed for anybody.
+// The newest `gap` of time has not passed for anybody. Of jobs that wait nobody is judged.
 void TakeOut(State& state, absl::Duration gap, absl::Time now) {
   const auto shift = [&](absl::Time& time) { time = std::min(now, time + gap); };
   for (auto& [id, node] : state.nodes) {
     shift(node.last_contact);
     shift(node.back_since);
   }
-  for (auto& [id, job] : state.jobs) {
-    if (job.final()) continue;
+  for (const std::string& id : state.begun) {
+    Job& job = state.jobs.at(id);
     job.forgiven = std::max(job.forgiven, job.started);
     shift(job.forgiven);
     if (job.suspected != absl::InfiniteFuture()) shift(job.suspected);
@@ -429,9 +428,7 @@ void Release(Context& context) {
   if (!state.held_since) return;
   const absl::Duration held = context.now - *std::exchange(state.held_since, std::nullopt);
   TakeOut(state, held, context.now);
-  for (const auto& [id, job] : state.jobs) {
-    if (!job.final()) context.touched_jobs.insert(id);
-  }
+  context.touched_jobs.insert(state.begun.begin(), state.begun.end());
 }
 
 void ForgiveTime(State& state, absl::Time then) {

@@ -367,6 +367,7 @@ void SetState(Context& context, Job& job, JobState state, const std::string& rea
   if (job.state == state && job.reason == reason) return;
   job.state = state;
   job.reason = reason;
+  NoteBegun(context.state, job);
   JobEvent event;
   *event.mutable_state() = StatusOf(job);
   AppendEvent(context, job, std::move(event));

@@ -65,6 +65,8 @@ OpenFaultRecord ToRecord(const OpenFault& fault) {
   record.set_committed(fault.committed);
   record.set_steps_lost(fault.steps_lost);
   record.set_rendezvous_ms(fault.rendezvous_ms);
+  record.set_restore_ms(fault.restore_ms);
+  record.set_replay_ms(fault.replay_ms);
   return record;
 }
 
@@ -115,6 +117,9 @@ void FromRecord(const OpenFaultRecord& record, OpenFault& fault) {
   fault.committed = record.committed();
   fault.steps_lost = record.steps_lost();
   fault.rendezvous_ms = record.rendezvous_ms();
+  fault.restore_ms = record.restore_ms();
+  // Of a version that does not write it: still to come if a step is.
+  fault.replay_ms = fault.to_next_step_ms < 0 ? -1 : record.replay_ms();
 }
 
 }  // namespace
@@ -279,7 +284,6 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   job.submitted = FromProto(record.submitted());
   if (record.has_started()) job.started = FromProto(record.started());
   if (record.has_ended()) job.ended = FromProto(record.ended());
-  job.slots.resize(std::max<size_t>(job.slots.size(), record.slots()));
   // Of an earlier version; else it is a row of its own.
   if (record.has_generation()) job.generation.message = record.generation();
   job.generation.aborted = record.generation_aborted();

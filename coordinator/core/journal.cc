@@ -2,10 +2,13 @@
 #include "coordinator/core/journal.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/status.h"
 #include "coordinator/core/accounting.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/health.h"
@@ -94,8 +97,16 @@ void MarkPlaces(State& state, const Job& job) {
   for (const Worker& worker : job.former) mark(worker.node_id, worker.slot);
 }
 
-// Takes one row in. False: it cannot be read.
-bool RestoreRow(const Row& row, absl::Time now, State& state) {
+// What the rows say of a job's places. They are made when all rows are known, as many as have one:
+// a damaged number makes no memory.
+struct Places {
+  int count = 0;  // as the job's row says
+  std::map<int, const Row*> rows;
+};
+
+// Takes one row in; those of workers are noted. False: it cannot be read.
+bool RestoreRow(const Row& row, absl::Time now, State& state,
+                std::map<std::string, Places>& places) {
   const size_t slash = row.key.find('/');
   if (slash == std::string::npos) return false;
   const std::string kind = row.key.substr(0, slash);
@@ -103,6 +114,8 @@ bool RestoreRow(const Row& row, absl::Time now, State& state) {
   if (kind == "job") {
     JobRecord record;
     if (!record.ParseFromString(row.value) || record.job_id() != id) return false;
+    if (record.slots() < 0 || record.slots() > kMaxWorkers) return false;
+    places[id].count = record.slots();
     FromRecord(record, state.jobs[id], now);
     return true;
   }
@@ -113,15 +126,11 @@ bool RestoreRow(const Row& row, absl::Time now, State& state) {
     return state.jobs[id].generation.message.ParseFromString(row.value);
   }
   if (kind == "worker") {
-    WorkerRecord record;
-    if (!record.ParseFromString(row.value) || record.slot() < 0) return false;
-    const size_t index = static_cast<size_t>(record.slot());
     const std::string job_id = id.substr(0, id.find('/'));
-    if (row.key != WorkerKey(job_id, record.slot()) || index >= static_cast<size_t>(kMaxWorkers))
-      return false;
-    std::vector<Slot>& slots = state.jobs[job_id].slots;
-    slots.resize(std::max(slots.size(), index + 1));
-    FromRecord(record, slots[index], now);
+    int index = 0;
+    if (!absl::SimpleAtoi(id.substr(std::min(id.size(), job_id.size() + 1)), &index)) return false;
+    if (index < 0 || index >= kMaxWorkers || row.key != WorkerKey(job_id, index)) return false;
+    places[job_id].rows[index] = &row;
     return true;
   }
   NodeRecord record;
@@ -130,6 +139,28 @@ bool RestoreRow(const Row& row, absl::Time now, State& state) {
   FromRecord(record, node);
   SetDrain(state, node, std::move(node.drain));
   return true;
+}
+
+absl::Status Damaged(const std::string& key) {
+  return absl::DataLossError(
+      absl::StrCat("row '", key, "' of the journal is damaged or of another version"));
+}
+
+absl::Status RestorePlaces(const std::string& id, const Places& places, absl::Time now, Job& job) {
+  const size_t count = std::max(static_cast<size_t>(places.count), places.rows.size());
+  job.slots.reserve(places.rows.size());
+  for (size_t i = 0; i < count; ++i) {
+    const auto row = places.rows.find(static_cast<int>(i));
+    if (row == places.rows.end()) {
+      return absl::DataLossError(absl::StrCat("the journal lacks worker ", i, " of job ", id));
+    }
+    WorkerRecord record;
+    if (!record.ParseFromString(row->second->value) || record.slot() != row->first) {
+      return Damaged(row->second->key);
+    }
+    FromRecord(record, job.slots.emplace_back(), now);
+  }
+  return absl::OkStatus();
 }
 
 // A job whose submission could not be written was never accepted.
@@ -289,13 +320,17 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
                               absl::Time now) {
   State state;
   state.options = options;
+  std::map<std::string, Places> places;
   for (const Row& row : rows) {
-    if (!RestoreRow(row, now, state)) {
-      return absl::DataLossError(absl::StrCat("row '", row.key,
-                                              "' of the journal is damaged or of "
-                                              "another version"));
-    }
+    if (!RestoreRow(row, now, state, places)) return Damaged(row.key);
     state.saved[row.key] = row.value;
+  }
+  for (const auto& [id, of_job] : places) {
+    const auto job = state.jobs.find(id);
+    if (job == state.jobs.end()) {
+      return absl::DataLossError(absl::StrCat("the journal lacks job ", id));
+    }
+    LS_RETURN_IF_ERROR(RestorePlaces(id, of_job, now, job->second));
   }
   for (auto& [id, job] : state.jobs) {
     const bool has_generation = job.generations == 0 || job.generation.message.generation() != 0;
@@ -305,6 +340,7 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
     }
     job.ask = AskOf(job);
     SetCheck(state, job, absl::InfinitePast());
+    NoteBegun(state, job);
     if (std::string name = RequestName(job.request); !name.empty()) {
       state.job_of_request[std::move(name)] = id;
     }
@@ -319,9 +355,6 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
           std::max({state.serial, worker.died_serial, worker.failed_serial, worker.verdict_serial});
     }
     for (size_t i = 0; i < job.slots.size(); ++i) {
-      if (state.saved.count(WorkerKey(id, static_cast<int>(i))) == 0) {
-        return absl::DataLossError(absl::StrCat("the journal lacks worker ", i, " of job ", id));
-      }
       if (job.slots[i].vacant()) continue;
       Worker& worker = *job.slots[i].worker;
       FillAllocation(job.spec(), worker);

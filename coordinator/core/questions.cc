@@ -2,11 +2,14 @@
 #include "coordinator/core/questions.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/context.h"
 #include "coordinator/core/handover.h"
@@ -149,18 +152,34 @@ absl::StatusOr<DescribeJobResponse> DescribeJob(const State& state, const std::s
   return response;
 }
 
-ListJobsResponse ListJobs(const State& state, bool include_ended, absl::Time now) {
+absl::StatusOr<ListJobsResponse> ListJobs(const State& state, const ListJobsRequest& request,
+                                          absl::Time now) {
+  int64_t after = 0;  // this place in the order of submission
+  if (!request.page_token().empty() && !absl::SimpleAtoi(request.page_token(), &after)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", request.page_token(), "' is no page_token of a ListJobsResponse"));
+  }
+  const bool whole = request.page_size() <= 0;
   std::vector<const Job*> jobs;
   for (const auto& [id, job] : state.jobs) {
-    if (include_ended || !job.final()) jobs.push_back(&job);
+    if (!request.include_ended() && job.final()) continue;
+    if (job.submit_order > after) jobs.push_back(&job);
   }
-  std::sort(jobs.begin(), jobs.end(), SubmittedBefore);
+  const size_t page = whole ? jobs.size() : static_cast<size_t>(request.page_size());
+  const auto end = jobs.begin() + static_cast<std::ptrdiff_t>(std::min(page, jobs.size()));
+  std::partial_sort(jobs.begin(), end, jobs.end(), SubmittedBefore);
   ListJobsResponse response;
-  for (const Job* job : jobs) {
+  size_t bytes = 0;
+  for (auto job = jobs.begin(); job != end && (whole || bytes < kMostPageBytes); ++job) {
     JobStatus& status = *response.add_jobs();
-    status = StatusOf(*job);
+    status = StatusOf(**job);
     *status.mutable_now() = ToProto(now);
-    *status.mutable_queue() = QueueStatusOf(*job, now);
+    *status.mutable_queue() = QueueStatusOf(**job, now);
+    bytes += status.ByteSizeLong();
+    after = (*job)->submit_order;
+  }
+  if (static_cast<size_t>(response.jobs_size()) < jobs.size()) {
+    response.set_next_page_token(absl::StrCat(after));
   }
   SayWhy(state, now, *response.mutable_jobs());
   return response;
@@ -168,9 +187,29 @@ ListJobsResponse ListJobs(const State& state, bool include_ended, absl::Time now
 
 namespace {
 
-// The jobs that have workers on the node, and those that start none there for a while.
-void AddJobs(const State& state, const Node& node, absl::Time now, NodeStatus& status) {
+// By node, the jobs that have something to do with it, in the order of their ids: they have workers
+// there, or have had and shun it.
+std::map<std::string, std::vector<const Job*>> JobsByNode(const State& state) {
+  std::map<std::string, std::vector<const Job*>> jobs;
+  const auto add = [&jobs](const std::string& node, const Job& job) {
+    std::vector<const Job*>& of_node = jobs[node];
+    if (of_node.empty() || of_node.back() != &job) of_node.push_back(&job);
+  };
   for (const auto& [id, job] : state.jobs) {
+    for (const Slot& slot : job.slots) {
+      if (slot.worker) add(slot.worker->node_id, job);
+    }
+    for (const auto& [node, exclusion] : job.excluded) add(node, job);
+  }
+  return jobs;
+}
+
+// Those of `jobs` that have workers on the node, and those that start none there for a while.
+void AddJobs(const State& state, const Node& node, const std::vector<const Job*>& jobs,
+             absl::Time now, NodeStatus& status) {
+  for (const Job* const one : jobs) {
+    const Job& job = *one;
+    const std::string& id = job.id;
     const bool here = std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
       return slot.worker && slot.worker->node_id == node.id && !slot.worker->gone();
     });
@@ -213,6 +252,7 @@ void AddState(const State& state, const Node& node, absl::Time now, NodeStatus& 
 GetClusterResponse GetCluster(const State& state, absl::Time now) {
   GetClusterResponse response;
   response.set_version(LOCKSTEP_VERSION);
+  const std::map<std::string, std::vector<const Job*>> jobs = JobsByNode(state);
   for (const auto& [id, node] : state.nodes) {
     NodeStatus& status = *response.add_nodes();
     status.set_node_id(id);
@@ -230,7 +270,9 @@ GetClusterResponse GetCluster(const State& state, absl::Time now) {
       status.set_silent_seconds(std::max(0.0, absl::ToDoubleSeconds(now - node.last_contact)));
     }
     AddState(state, node, now, status);
-    AddJobs(state, node, now, status);
+    if (const auto found = jobs.find(id); found != jobs.end()) {
+      AddJobs(state, node, found->second, now, status);
+    }
     if (status.connected()) *status.mutable_gpus() = node.usage.gpus();
   }
   return response;

@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_COORDINATOR_CORE_QUESTIONS_H_
 #define LOCKSTEP_COORDINATOR_CORE_QUESTIONS_H_
 
+#include <cstddef>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -21,7 +22,11 @@ absl::StatusOr<std::string> FindJobId(const State& state, const std::string& ref
 // Errors: as FindJobId.
 absl::StatusOr<DescribeJobResponse> DescribeJob(const State& state, const std::string& reference,
                                                 absl::Time now);
-ListJobsResponse ListJobs(const State& state, bool include_ended, absl::Time now);
+// A page holds so much at most, unless a single job is larger.
+inline constexpr size_t kMostPageBytes = size_t{8} << 20;
+// The page that is asked for; without a page_size all at once. Errors: InvalidArgument.
+absl::StatusOr<ListJobsResponse> ListJobs(const State& state, const ListJobsRequest& request,
+                                          absl::Time now);
 GetClusterResponse GetCluster(const State& state, absl::Time now);
 
 }  // namespace lockstep::coordinator

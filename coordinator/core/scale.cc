@@ -70,11 +70,15 @@ absl::Status CheckQuota(const Context& context, const Job& job, int more) {
 
 bool Holds(const Job& job, const Slot& slot) { return slot.worker && IsMember(job, *slot.worker); }
 
-// Places without the state go first, then the newest; before them those that were lent anyway.
+// A place whose worker was let go, and which the job has again when there is room: it counts as the
+// job's.
+bool ComesBack(const Slot& slot) { return slot.lent || slot.returns; }
+
+// Places without the state go first, then the newest; before them those that nobody works on now.
 void GiveUp(Job& job, int count) {
   for (Slot& slot : job.slots) {
-    if (!slot.lent || count == 0) continue;
-    slot.lent = false;
+    if (!ComesBack(slot) || count == 0) continue;
+    slot.lent = slot.returns = false;
     --count;
   }
   std::vector<Slot*> wanted;
@@ -100,9 +104,8 @@ void GiveUp(Job& job, int count) {
 // Takes a place back that was given up, lets a spare work, or opens a new place.
 absl::Status AddPlace(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
-    if (slot.wanted) continue;
+    if (slot.wanted || ComesBack(slot)) continue;
     slot.wanted = true;
-    slot.lent = false;
     if (slot.worker && !slot.worker->leaving()) return absl::OkStatus();  // it had not left yet
     if (slot.worker) job.former.push_back(*slot.worker);
     StartLife(context, job, slot);

@@ -227,8 +227,9 @@ void PlaceUnplaced(Context& context, Job& job) {
 // whether others have room.
 void GrowJobs(Context& context, bool room_is_kept) {
   const std::set<std::string>& drained = context.state.drained;
-  for (auto& [id, job] : context.state.jobs) {
-    if (job.final() || job.state == PENDING) continue;
+  const std::set<std::string> begun = context.state.begun;
+  for (const std::string& id : begun) {
+    Job& job = context.state.jobs.at(id);
     if (!drained.empty() && HasWorkerOn(job, drained)) context.touched_jobs.insert(id);
     PlaceUnplaced(context, job);
     if (!room_is_kept) TakeLentBack(context, job);
@@ -321,7 +322,8 @@ Slot* AddSlot(Context& context, Job& job, bool may_wait) {
 void Schedule(Context& context) {
   LookAtUnready(context);
   // Those that stand without a worker come before those that have not begun.
-  for (auto& [id, job] : context.state.jobs) PlaceRecovering(context, job);
+  const std::set<std::string> begun = context.state.begun;
+  for (const std::string& id : begun) PlaceRecovering(context, context.state.jobs.at(id));
   QueueView view = ViewQueue(context.state, context.now);
   context.state.scheduled = context.now;
   context.state.waiting = static_cast<int64_t>(view.waiting.size());

@@ -226,7 +226,7 @@ struct GenerationState {
 };
 
 // A failure that is being healed: from the first sign until it is named and a step was committed
-// after it.
+// after it that had not been before. Times are from the failure on.
 struct OpenFault {
   int64_t number = 0;
   absl::Time failed;  // when the worker failed, as well as that is known
@@ -237,7 +237,9 @@ struct OpenFault {
   double to_next_step_ms = -1;  // negative: not known yet
   int64_t committed = 0;        // the newest step that anyone had committed
   int64_t steps_lost = 0;
-  double rendezvous_ms = 0;  // until the next generation
+  double rendezvous_ms = 0;  // until the next generation; 0: not known
+  double restore_ms = 0;     // until the members that went on had the state; 0: not known
+  double replay_ms = -1;     // until a new step was committed; negative: not known yet
 };
 
 // A member of the newest generation could not connect to one on another node.
@@ -397,6 +399,7 @@ struct Job {
 
   const JobSpec& spec() const { return request.spec(); }
   bool final() const { return state == SUCCEEDED || state == FAILED || state == CANCELLED; }
+  bool has_begun() const { return !final() && state != PENDING; }
   int wanted_workers() const { return job::WantedWorkers(spec()); }
   // The fewest that it goes on with, of as many as it shall have now.
   int least_workers() const {
@@ -434,6 +437,9 @@ struct State {
   // (nodes.h) write it.
   std::set<std::string> drained;
   std::map<std::string, Job> jobs;
+  // Of them, those that have begun and not ended (NoteBegun, context.h): what looks at time and
+  // nodes looks at these alone, as very many may wait.
+  std::set<std::string> begun;
   std::map<SessionId, std::string> agent_sessions;
   // Job and incarnation.
   std::map<SessionId, std::pair<std::string, std::string>> worker_sessions;

@@ -87,11 +87,7 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
 }
 
 void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbeat& heartbeat) {
-  if (heartbeat.has_since_first_commit()) {
-    NoteFirstCommit(job, heartbeat.generation(),
-                    context.now - FromProto(heartbeat.since_first_commit()),
-                    heartbeat.resumed_step());
-  }
+  NoteRecovery(job, heartbeat, context.now);
   const bool current = heartbeat.generation() == job.generation.message.generation();
   if (current && (heartbeat.resumed_step() > 0 || heartbeat.has_since_first_commit())) {
     NoteResumed(context, job, heartbeat.resumed_step());

@@ -78,6 +78,7 @@ void Batch::Append(Batch later) {
   AppendEffects(effects, std::move(later.effects));
   MoveAll(later.answers, answers);
   MoveAll(later.requests, requests);
+  MoveAll(later.shown, shown);
   CompactWhenLarge();
 }
 
@@ -87,7 +88,7 @@ std::vector<Row> Batch::RowsToWrite() const {
   return rows;
 }
 
-bool Batch::empty() const { return !HasRows() && answers.empty() && Size() == 0; }
+bool Batch::empty() const { return !HasRows() && answers.empty() && shown.empty() && Size() == 0; }
 
 void Batch::DropAgent(SessionId session) {
   std::erase_if(effects.to_agents, [session](const ToAgent& m) { return m.session == session; });

@@ -54,6 +54,8 @@ class Batch {
   Effects effects;
   std::vector<Answer> answers;
   std::vector<WaitingRequest> requests;
+  // Tickets of those who were shown what follows from it, and are answered when it is saved.
+  std::vector<int64_t> shown;
   // When the oldest of it came; InfiniteFuture: it is empty.
   absl::Time since = absl::InfiniteFuture();
 

@@ -30,6 +30,10 @@ void Stamp(const Speaker& speaker, std::vector<T>& messages) {
   }
 }
 
+absl::Status NoRoom(const absl::Status& trouble) {
+  return Annotate(trouble, "the journal has no room");
+}
+
 template <typename T>
 void MoveAll(std::vector<T>& from, std::vector<T>& to) {
   std::move(from.begin(), from.end(), std::back_inserter(to));
@@ -83,7 +87,28 @@ absl::Time Outbox::wake_at() const {
   absl::Time next = core_wake_;
   if (!trouble_.ok() && !is_writing_) next = std::min(next, retry_at_);
   if (!held_ && Oldest() != absl::InfiniteFuture()) next = std::min(next, Oldest() + kHeldAfter);
+  if (!writing_.shown.empty() || !queued_.shown.empty())
+    next = std::min(next, Oldest() + kSlowAfter);
   return next;
+}
+
+Outgoing Outbox::AwaitSaved(int64_t ticket, absl::Time now) {
+  Outgoing out;
+  if (broken_) {
+    Refuse(ticket, absl::UnavailableError("the coordinator ends: its journal has failed"), out);
+    return out;
+  }
+  // What has come in and is not settled shows, too.
+  if (state_.unsettled.any()) Take(Tick{}, 0, "", now, out);
+  // After a failed write there are rows that are in no batch yet.
+  const bool in_queue = !queued_.effects.rows.empty() || !trouble_.ok();
+  if (in_queue || !writing_.effects.rows.empty()) {
+    (in_queue ? queued_ : writing_).shown.push_back(ticket);
+  } else {
+    out.answers.push_back({ticket, absl::OkStatus(), {}, {}, true});
+  }
+  Advance(now, out);
+  return out;
 }
 
 bool Outbox::KnowsJob(const std::string& job_id) const {
@@ -150,7 +175,22 @@ void Outbox::Advance(absl::Time now, Outgoing& out) {
       Tell(std::exchange(queued_, {}), out);
     }
   }
+  AnswerLate(now, out);
   HoldOrRelease(now, out);
+}
+
+// Those who look at the state while the disk stands still.
+void Outbox::AnswerLate(absl::Time now, Outgoing& out) {
+  const absl::Duration waited = now - Oldest();
+  if (waited < kSlowAfter) return;
+  for (Batch* const batch : {&writing_, &queued_}) {
+    for (const int64_t ticket : std::exchange(batch->shown, {})) {
+      Refuse(ticket,
+             absl::DeadlineExceededError(absl::StrCat(
+                 "the disk of the journal has not answered for ", DurationText(waited))),
+             out);
+    }
+  }
 }
 
 void Outbox::HoldOrRelease(absl::Time now, Outgoing& out) {
@@ -174,6 +214,9 @@ void Outbox::Tell(Batch batch, Outgoing& out) {
   MoveAll(batch.effects.events, out.events);
   MoveAll(batch.effects.forgotten_jobs, out.forgotten_jobs);
   MoveAll(batch.answers, out.answers);
+  for (const int64_t ticket : batch.shown) {
+    out.answers.push_back({ticket, absl::OkStatus(), {}, {}, true});
+  }
 }
 
 Outgoing Outbox::Written(const absl::Status& status, absl::Time now) {
@@ -213,9 +256,10 @@ void Outbox::OnFull(absl::Time now, Outgoing& out) {
            Annotate(trouble_, "the coordinator takes no requests, its journal has no room"), out);
   }
   for (Answer& answer : std::exchange(all.answers, {})) {
-    if (!answer.durable) answer.status = Annotate(trouble_, "the journal has no room");
+    if (!answer.durable) answer.status = NoRoom(trouble_);
     out.answers.push_back(std::move(answer));
   }
+  for (const int64_t ticket : std::exchange(all.shown, {})) Refuse(ticket, NoRoom(trouble_), out);
   SaveFailed(state_, all.effects, now);
   core_wake_ = std::min(core_wake_, all.effects.wake_at);
   queued_ = std::move(all);
@@ -230,6 +274,7 @@ void Outbox::OnBroken(Outgoing& out) {
   for (const Batch* batch : {&writing_, &queued_}) {
     for (const Answer& answer : batch->answers) Refuse(answer.ticket, why, out);
     for (const WaitingRequest& request : batch->requests) Refuse(request.ticket, why, out);
+    for (const int64_t ticket : batch->shown) Refuse(ticket, why, out);
   }
   writing_ = queued_ = {};
 }

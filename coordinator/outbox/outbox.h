@@ -48,7 +48,8 @@ class Outbox {
  public:
   // The core hears of it when what was decided has waited so long to be said.
   static constexpr absl::Duration kHeldAfter = absl::Milliseconds(100);
-  // While a write takes longer than this, requests are refused.
+  // While a write takes longer than this, requests are refused, and who asks how things are is
+  // told.
   static constexpr absl::Duration kSlowAfter = absl::Seconds(1);
   // How soon after a failed write the next one is tried.
   static constexpr absl::Duration kRetry = absl::Milliseconds(100);
@@ -59,6 +60,11 @@ class Outbox {
   Outgoing Begin(const std::vector<StoredRequest>& requests, absl::Time now);
   // Something happened. `ticket`, if not 0, is answered once.
   Outgoing Handle(const Event& event, int64_t ticket, absl::Time now);
+  // Somebody is shown how things are: answers `ticket` when all of that is saved. Errors, with
+  // which it may be lost with this coordinator: ResourceExhausted (there is no room for it),
+  // DeadlineExceeded (the disk has not answered for kSlowAfter), Unavailable (the journal has
+  // failed).
+  Outgoing AwaitSaved(int64_t ticket, absl::Time now);
   // How the write went that was asked for. ResourceExhausted: the disk is full; other errors are
   // for good.
   Outgoing Written(const absl::Status& status, absl::Time now);
@@ -83,6 +89,7 @@ class Outbox {
   void Take(const Event& event, int64_t ticket, const std::string& request_key, absl::Time now,
             Outgoing& out);
   void Advance(absl::Time now, Outgoing& out);
+  void AnswerLate(absl::Time now, Outgoing& out);
   void HoldOrRelease(absl::Time now, Outgoing& out);
   void Tell(Batch batch, Outgoing& out);
   void OnFull(absl::Time now, Outgoing& out);

@@ -4,8 +4,9 @@
 // shell around it, and a simulator drives it as well.
 //
 // Commands are written one at a time, in the order of the steps that made them, which is that of
-// the journal (outbox.h). A peer that takes none for too long is cut off: it reconnects and is told
-// everything anew. When the peer is gone, what is queued for it is dropped.
+// the journal (outbox.h). One that waits goes when a newer one makes it void (Supersedes): of whole
+// desired states, which are large, one is kept. A peer that takes none for too long is cut off: it
+// reconnects and is told everything anew. When the peer is gone, what is queued for it is dropped.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COORDINATOR_OUTBOX_STREAM_MACHINE_H_
 #define LOCKSTEP_COORDINATOR_OUTBOX_STREAM_MACHINE_H_
@@ -14,6 +15,8 @@
 #include <deque>
 #include <optional>
 #include <utility>
+
+#include "coordinator/core/effects.h"
 
 namespace lockstep::coordinator {
 
@@ -32,6 +35,7 @@ class StreamMachine {
   // Queues `command` and, with `close`, the end of the stream.
   void Enqueue(Command command, bool close) {
     if (ending_) return;
+    std::erase_if(queue_, [&](const Command& waiting) { return Supersedes(command, waiting); });
     queue_.push_back(std::move(command));
     ending_ = close;
     if (queue_.size() <= kMaxQueued) return;

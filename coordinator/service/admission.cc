@@ -62,6 +62,13 @@ bool Admission::Knows(absl::string_view token) const {
   return known;
 }
 
+std::optional<uint64_t> Admission::HasCalled(const std::string& host, int port) {
+  const auto place = by_place_.find({host, port});
+  if (place == by_place_.end()) return std::nullopt;
+  if (std::exchange(connections_[place->second].called, true)) return std::nullopt;
+  return place->second;
+}
+
 void Admission::HasProven(const std::string& host, int port) {
   const auto place = by_place_.find({host, port});
   if (place != by_place_.end()) Prove(connections_[place->second]);

@@ -58,6 +58,8 @@ class Admission {
 
   // Returns whether `token` is one of the cluster's secrets.
   bool Knows(absl::string_view token) const;
+  // A call came from `host` and `port`. Which connection that is, if it is its first one.
+  std::optional<uint64_t> HasCalled(const std::string& host, int port);
   // Who calls from `host` and `port` has shown who they are: their connection is proven.
   void HasProven(const std::string& host, int port);
 
@@ -69,6 +71,7 @@ class Admission {
     std::string host;
     int port = 0;
     bool proven = false;
+    bool called = false;
   };
   using Place = std::pair<std::string, int>;
 

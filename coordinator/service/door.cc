@@ -50,10 +50,10 @@ Door::Door(std::vector<std::string> secrets, Admission::Limits limits, bool loca
            Clock* clock)
     : clock_(clock), admission_(::geteuid(), std::move(secrets), limits, local_users) {}
 
-bool Door::LetIn(int fd) {
+std::optional<Admission::Peer> Door::LetIn(int fd) {
   struct stat status;
   Admission::Peer peer;
-  if (::fstat(fd, &status) != 0 || !AskKernel(fd, peer)) return false;
+  if (::fstat(fd, &status) != 0 || !AskKernel(fd, peer)) return std::nullopt;
   peer.id = status.st_ino;
   absl::MutexLock lock(&mu_);
   Admission::Verdict verdict = admission_.Connect(peer);
@@ -63,7 +63,7 @@ bool Door::LetIn(int fd) {
   }
   if (verdict == Admission::Verdict::kLetIn) {
     open_[status.st_ino] = fd;
-    return true;
+    return peer;
   }
   if (const auto refused = admission_.Refused()) {
     LS_LOG_WARNING << "connections turned away so far: " << *refused
@@ -71,7 +71,7 @@ bool Door::LetIn(int fd) {
                            ? " (the newest: of another user)"
                            : " (the newest: there are too many, or too many without a token)");
   }
-  return false;
+  return std::nullopt;
 }
 
 // Looked for only when there seem to be too many: gRPC does not say when it closes one. And not at
@@ -91,6 +91,23 @@ void Door::ForgetEnded() {
 bool Door::IsClusterToken(absl::string_view token) {
   absl::MutexLock lock(&mu_);
   return admission_.Knows(token);
+}
+
+void Door::TellCalls(std::function<void(uint64_t id)> on_call) {
+  absl::MutexLock lock(&mu_);
+  on_call_ = std::move(on_call);
+}
+
+void Door::HasCalled(const std::string& peer) {
+  const PeerPlace place = ParsePeer(peer);
+  std::optional<uint64_t> first;
+  std::function<void(uint64_t)> tell;
+  {
+    absl::MutexLock lock(&mu_);
+    first = admission_.HasCalled(place.host, place.port);
+    if (first.has_value()) tell = on_call_;
+  }
+  if (tell) tell(*first);
 }
 
 void Door::HasProven(const std::string& peer) {

@@ -30,6 +30,7 @@ absl::StatusOr<Requester> Gate::Admit(absl::string_view call,
           ? absl::string_view()
           : absl::string_view(found->second.data(), found->second.size());
   const std::string peer = context.peer();
+  door_->HasCalled(peer);
   std::optional<Requester> who = WhoCalls(token);
   if (!who.has_value()) {
     return absl::PermissionDeniedError(

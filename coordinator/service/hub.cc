@@ -69,7 +69,9 @@ Hub::Hub(Clock* clock, Store* store, Beginning beginning,
     const State& state = outbox_.state();
     const absl::Time now = clock_->Now();
     // All at once: of each alone it would take a look at the whole queue.
-    const ListJobsResponse all = ListJobs(state, /*include_ended=*/true, now);
+    ListJobsRequest whole;
+    whole.set_include_ended(true);
+    const ListJobsResponse all = *ListJobs(state, whole, now);
     for (const JobStatus& status : all.jobs()) {
       for (JobEvent& event : WhereItStands(state, state.jobs.at(status.job_id()), status, now)) {
         registry_.Append(status.job_id(), std::move(event));
@@ -227,6 +229,17 @@ void Hub::Submit(const SubmitJobRequest& request, Done done) {
   Make(std::move(calls));
 }
 
+void Hub::AwaitSaved(Done done) {
+  Calls calls;
+  {
+    absl::MutexLock lock(&mu_);
+    const int64_t ticket = ++last_ticket_;
+    waiting_[ticket] = std::move(done);
+    CarryOut(outbox_.AwaitSaved(ticket, clock_->Now()), calls);
+  }
+  Make(std::move(calls));
+}
+
 SessionId Hub::AddAgent(std::shared_ptr<Outlet<ToAgent>> outlet) {
   absl::MutexLock lock(&mu_);
   return registry_.AddAgent(std::move(outlet));
@@ -266,10 +279,13 @@ absl::StatusOr<DescribeJobResponse> Hub::Describe(const std::string& job_id, con
   return DescribeJob(outbox_.state(), *id, clock_->Now());
 }
 
-ListJobsResponse Hub::List(bool include_ended, const Requester& who) {
-  absl::MutexLock lock(&mu_);
-  ListJobsResponse jobs = ListJobs(outbox_.state(), include_ended, clock_->Now());
-  HideOthers(who, jobs);
+absl::StatusOr<ListJobsResponse> Hub::List(const ListJobsRequest& request, const Requester& who) {
+  absl::StatusOr<ListJobsResponse> jobs;
+  {
+    absl::MutexLock lock(&mu_);
+    jobs = ListJobs(outbox_.state(), request, clock_->Now());
+  }
+  if (jobs.ok()) HideOthers(who, *jobs);
   return jobs;
 }
 

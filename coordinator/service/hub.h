@@ -74,14 +74,21 @@ class Hub {
   // Returns whether this coordinator still leads, if there are several (store.h).
   bool Leads() const { return store_->Leads(); }
 
-  // In these `who` asks: PermissionDenied where it is not theirs (core/access.h).
+  // Calls `done` when all that the calls below have shown until now is durable. Errors: as
+  // Outbox::AwaitSaved.
+  void AwaitSaved(Done done);
+
+  // In these `who` asks: PermissionDenied where it is not theirs (core/access.h). What they show
+  // may not be durable yet.
+
   // The id of the job that `reference` names, to follow it. Errors: NotFound.
   absl::StatusOr<std::string> JobId(const std::string& reference, const Requester& who);
   // A job with its workers as they are now. Errors: NotFound.
   absl::StatusOr<DescribeJobResponse> Describe(const std::string& job_id,
                                                const Requester& who = Requester());
-  // All jobs, those that have ended only if asked for.
-  ListJobsResponse List(bool include_ended, const Requester& who = Requester());
+  // All jobs, or the page of them that is asked for. Errors: as ListJobs (core/questions.h).
+  absl::StatusOr<ListJobsResponse> List(const ListJobsRequest& request,
+                                        const Requester& who = Requester());
   // Returns the workdirs of jobs that have not ended. Each job is looked at once, not what it waits
   // for, as List and Describe do.
   std::set<std::string> Workdirs();

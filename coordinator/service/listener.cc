@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -117,6 +118,7 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& addr
   listener->address_ = address;
   listener->stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!listener->stop_.valid()) return ErrnoStatus(errno, "eventfd for the coordinator");
+  LS_ASSIGN_OR_RETURN(listener->anteroom_, Anteroom::Create(Clock::Real()));
   absl::string_view name = address;
   if (absl::ConsumePrefix(&name, "unix:")) {
     LS_RETURN_IF_ERROR(listener->BindUnix(name));
@@ -218,6 +220,7 @@ void Listener::Start(std::function<void(UniqueFd)> on_connection, Door* door) {
   LS_CHECK(on_connection_ == nullptr);
   on_connection_ = std::move(on_connection);
   door_ = door;
+  door_->TellCalls([room = anteroom_.get()](uint64_t id) { room->Through(id); });
   thread_ = Thread("coord-accept", [this] { Run(); });
 }
 
@@ -225,6 +228,8 @@ void Listener::Stop() {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t told = ::write(stop_.get(), &one, sizeof(one));
   thread_.Join();
+  if (door_ != nullptr) std::exchange(door_, nullptr)->TellCalls(nullptr);
+  anteroom_->Clear();
   uint64_t told_before = 0;
   while (::read(stop_.get(), &told_before, sizeof(told_before)) > 0) {
   }
@@ -232,11 +237,19 @@ void Listener::Stop() {
 }
 
 void Listener::Run() {
-  pollfd fds[2] = {{socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+  pollfd fds[3] = {
+      {socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}, {anteroom_->fd(), POLLIN, 0}};
   for (;;) {
-    if (::poll(fds, 2, -1) < 0 && errno != EINTR) return;
+    const absl::Duration wait = anteroom_->wake_at() - Clock::Real()->Now();
+    const int millis = wait == absl::InfiniteDuration()
+                           ? -1
+                           : static_cast<int>(absl::ToInt64Milliseconds(
+                                 std::max(wait, absl::ZeroDuration()) + absl::Milliseconds(1)));
+    if (::poll(fds, 3, millis) < 0 && errno != EINTR) return;
     if (fds[1].revents != 0) return;
     if (fds[0].revents != 0) Accept();
+    if (unix_) continue;
+    for (UniqueFd& connection : anteroom_->Turns()) on_connection_(std::move(connection));
   }
 }
 
@@ -248,12 +261,12 @@ void Listener::Accept() {
     ::poll(&stop, 1, kNoDescriptorMillis);
     return;
   }
-  if (!door_->LetIn(fd.get())) return;
-  if (!unix_) {
-    const int on = 1;
-    ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  }
-  on_connection_(std::move(fd));
+  const auto peer = door_->LetIn(fd.get());
+  if (!peer.has_value()) return;
+  if (unix_) return on_connection_(std::move(fd));
+  const int on = 1;
+  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  anteroom_->Add(std::move(fd), peer->id, peer->host);
 }
 
 }  // namespace lockstep::coordinator

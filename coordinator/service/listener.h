@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "common/fd.h"
 #include "common/thread.h"
+#include "coordinator/service/anteroom.h"
 #include "coordinator/service/door.h"
 
 namespace lockstep::coordinator {
@@ -35,8 +36,9 @@ class Listener {
                                                         bool local_users = false);
   ~Listener();  // stops; removes its socket file
 
-  // Calls `on_connection` with each connection that `door` lets in, on a thread of its own. `door`
-  // outlives that thread. May be called again after Stop; connections wait meanwhile.
+  // Calls `on_connection` with each connection that `door` lets in, on a thread of its own; with
+  // one over TCP when it is its turn (turnstile.h). `door` outlives that thread. May be called
+  // again after Stop; connections wait meanwhile.
   void Start(std::function<void(UniqueFd)> on_connection, Door* door);
   // No connection comes any more. Blocks for the thread.
   void Stop();
@@ -59,6 +61,7 @@ class Listener {
   std::string path_;    // of the socket file; empty: there is none
   mode_t mode_ = 0600;  // of it
   ino_t inode_ = 0;     // of it
+  std::unique_ptr<Anteroom> anteroom_;
   std::function<void(UniqueFd)> on_connection_;
   Door* door_ = nullptr;
   Thread thread_;

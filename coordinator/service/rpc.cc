@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/client/grpc_status.h"
+#include "coordinator/client/trailing_keys.h"
 #include "coordinator/service/follower.h"
 #include "coordinator/service/peer_host.h"
 #include "coordinator/service/stream.h"
@@ -46,6 +47,17 @@ Hub::Done RpcService::Finish(grpc::ServerUnaryReactor* reactor, AuditEntry entry
   };
 }
 
+void RpcService::FinishShown(grpc::CallbackServerContext* context,
+                             grpc::ServerUnaryReactor* reactor) {
+  hub_->AwaitSaved([context, reactor](const Hub::Reply& reply) {
+    if (absl::IsUnavailable(reply.status)) return reactor->Finish(ToGrpc(reply.status));
+    if (!reply.status.ok()) {
+      context->AddTrailingMetadata(kUnsavedKey, std::string(reply.status.message()));
+    }
+    reactor->Finish(grpc::Status::OK);
+  });
+}
+
 grpc::ServerUnaryReactor* RpcService::SubmitJob(grpc::CallbackServerContext* context,
                                                 const SubmitJobRequest* request,
                                                 SubmitJobResponse* response) {
@@ -74,8 +86,10 @@ grpc::ServerUnaryReactor* RpcService::ListJobs(grpc::CallbackServerContext* cont
                                                const ListJobsRequest* request,
                                                ListJobsResponse* response) {
   return Serve(context, "Coordinator/ListJobs", [&](auto* reactor, const Requester& who) {
-    *response = hub_->List(request->include_ended(), who);
-    reactor->Finish(grpc::Status::OK);
+    absl::StatusOr<ListJobsResponse> page = hub_->List(*request, who);
+    if (!page.ok()) return reactor->Finish(ToGrpc(page.status()));
+    *response = *std::move(page);
+    FinishShown(context, reactor);
   });
 }
 
@@ -86,7 +100,7 @@ grpc::ServerUnaryReactor* RpcService::DescribeJob(grpc::CallbackServerContext* c
     absl::StatusOr<DescribeJobResponse> described = hub_->Describe(request->job_id(), who);
     if (!described.ok()) return reactor->Finish(ToGrpc(described.status()));
     *response = *std::move(described);
-    reactor->Finish(grpc::Status::OK);
+    FinishShown(context, reactor);
   });
 }
 
@@ -116,7 +130,7 @@ grpc::ServerUnaryReactor* RpcService::GetCluster(grpc::CallbackServerContext* co
                                                  GetClusterResponse* response) {
   return Serve(context, "Coordinator/GetCluster", [&](auto* reactor, const Requester& who) {
     *response = hub_->Cluster(who);
-    reactor->Finish(grpc::Status::OK);
+    FinishShown(context, reactor);
   });
 }
 
@@ -154,7 +168,7 @@ grpc::ServerUnaryReactor* RpcService::GetUsage(grpc::CallbackServerContext* cont
                                                GetUsageResponse* response) {
   return Serve(context, "Coordinator/GetUsage", [&](auto* reactor, const Requester&) {
     *response = hub_->Usage(*request);
-    reactor->Finish(grpc::Status::OK);
+    FinishShown(context, reactor);
   });
 }
 

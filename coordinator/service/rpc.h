@@ -63,6 +63,8 @@ class RpcService : public Coordinator::CallbackService {
   // Calls `body`, which finishes the call, for who may make it.
   grpc::ServerUnaryReactor* Serve(grpc::CallbackServerContext* context, const char* call,
                                   const Body& body);
+  // Finishes a call that shows how things are: when that is durable, or with a word that it is not.
+  void FinishShown(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor);
   // Finishes the call with the event's reply and notes it.
   Hub::Done Finish(grpc::ServerUnaryReactor* reactor, AuditEntry entry,
                    std::function<void(Hub::Reply&)> take = nullptr);

@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "coordinator/client/default_address.h"
-#include "coordinator/client/leader_key.h"
 #include "coordinator/client/quiet.h"
+#include "coordinator/client/trailing_keys.h"
 #include "coordinator/service/door.h"
 
 namespace lockstep::coordinator {
@@ -35,8 +35,11 @@ class Refusal : public grpc::ServerGenericBidiReactor {
 
 class RefuseAll : public grpc::CallbackGenericService {
  public:
+  explicit RefuseAll(Door* door) : door_(door) {}
+
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override {
+    door_->HasCalled(context->peer());
     std::string leader;
     {
       absl::MutexLock lock(&mu_);
@@ -55,6 +58,7 @@ class RefuseAll : public grpc::CallbackGenericService {
   }
 
  private:
+  Door* const door_;
   absl::Mutex mu_;
   std::string leader_ ABSL_GUARDED_BY(mu_);
 };
@@ -62,7 +66,7 @@ class RefuseAll : public grpc::CallbackGenericService {
 class GrpcStandby : public StandbyServer {
  public:
   GrpcStandby(bool local_users, Listener* listener, Clock* clock)
-      : listener_(listener), door_({}, Admission::Limits(), local_users, clock) {}
+      : listener_(listener), door_({}, Admission::Limits(), local_users, clock), service_(&door_) {}
 
   ~GrpcStandby() override {
     listener_->Stop();

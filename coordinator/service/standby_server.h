@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a coordinator answers while another one leads: UNAVAILABLE to every call, with the leader's
-// address in the trailing metadata (client/leader_key.h) and in words. It asks for no token, since
-// it says nothing that the leader would not ask one for.
+// address in the trailing metadata (client/trailing_keys.h) and in words. It asks for no token,
+// since it says nothing that the leader would not ask one for.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_STANDBY_SERVER_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_STANDBY_SERVER_H_

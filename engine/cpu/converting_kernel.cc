@@ -7,9 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "engine/cpu/kernels.h"
 #include "engine/cpu/simd/half_kernels.h"
-#include "engine/ops/op.h"
-#include "engine/ops/registry.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine {
 namespace {
@@ -161,7 +162,7 @@ Graph Layout::MakeInner(const Node& node, int64_t block_rows) const {
     } else if (inputs[i].cut) {
       type.shape[0] = block_rows;
     }
-    leaves.push_back(graph.AddLeaf("input", type, absl::StrCat(i)));
+    leaves.push_back(graph.AddLeaf(ops::kInput, type, absl::StrCat(i)));
   }
   Attrs attrs = node.attrs;
   attrs.Set(kDTypeAttr, std::string(Name(DType::kF32)));

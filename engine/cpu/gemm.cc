@@ -234,7 +234,11 @@ void Gemm::Run(const void* a, const void* b, float* c, bool accumulate,
 }
 
 size_t Gemm::packed_bytes() const {
-  if (swapped_ || few_ || !pack_) return 0;
+  if (few_) {
+    const int64_t width = simd_.tile_columns;
+    return static_cast<size_t>(DivideUp(n_, width) * width * StoredK()) * sizeof(float);
+  }
+  if (swapped_ || !pack_) return 0;
   return static_cast<size_t>(PackedAt(k_, 0)) * sizeof(float);
 }
 
@@ -249,6 +253,10 @@ void Gemm::PackAll(const void* b, float* packed, ThreadPool* pool) const {
   const int64_t width = simd_.tile_columns;
   pool->Run([&](int index) {
     const auto [begin, end] = PartOf(DivideUp(n_, width), index, threads_);
+    if (few_) {
+      PackFew(b, begin * width, std::min(end * width, n_), packed + begin * width * StoredK());
+      return;
+    }
     for (int64_t p = 0; begin < end && p < k_; p += k_block_) {
       PackPanels(static_cast<const float*>(b), p, std::min(k_block_, k_ - p), begin * width,
                  end * width, packed + PackedAt(p, begin));
@@ -261,6 +269,54 @@ void Gemm::RunPacked(const void* a, const float* packed, float* c, bool accumula
   LS_CHECK(packed_bytes() > 0);
   RunOn({static_cast<const float*>(a), nullptr, packed, c, shape_.n, accumulate, {}}, epilogue,
         scratch, pool);
+}
+
+void Gemm::PackFew(const void* b, int64_t begin, int64_t end, float* panels) const {
+  const int64_t width = simd_.tile_columns, k = StoredK();
+  const auto* const floats = static_cast<const float*>(b);
+  if (begin >= end) return;
+  if (b_columns_) {
+    for (int64_t j = begin; j < end; j += width) {
+      simd_.pack_transposed(floats + j * k, k, k, std::min(width, end - j),
+                            panels + (j - begin) * k);
+    }
+  } else if (shape_.bf16) {
+    simd_.pack_pair_panels(static_cast<const uint16_t*>(b) + begin, b_stride_, k, end - begin,
+                           panels);
+  } else {
+    simd_.pack_panels(floats + begin, b_stride_, k, end - begin, panels);
+  }
+}
+
+void Gemm::RunFewPacked(const Operands& operands, ThreadPool* pool) const {
+  const int64_t width = simd_.tile_columns, k = StoredK();
+  const auto& tiles = shape_.bf16 ? simd_.pair_tile : simd_.tile;
+  const auto at = [](const float* values, int64_t offset) {
+    return values == nullptr ? nullptr : values + offset;
+  };
+  pool->Run([&](int index) {
+    const auto [begin, end] = PartOf(DivideUp(n_, width), index, threads_);
+    Tile tile;
+    tile.k = tile.a_row = k;
+    tile.a_k = 1;
+    tile.b_stride = width;
+    tile.c_stride = operands.c_stride;
+    tile.accumulate = operands.accumulate;
+    tile.epilogue = operands.epilogue;
+    for (int64_t j = begin * width; j < end * width; j += width) {
+      tile.b = operands.packed + j * k;
+      tile.columns = std::min(width, n_ - j);
+      tile.epilogue.bias = at(operands.epilogue.bias, j);
+      for (int64_t row = 0; row < m_; row += simd_.tile_rows) {
+        const int64_t from = row * n_ + j;
+        tile.a = operands.a + row * k;
+        tile.c = operands.c + row * operands.c_stride + j;
+        tile.epilogue.residual = at(operands.epilogue.residual, from);
+        tile.epilogue.mask = at(operands.epilogue.mask, from);
+        tiles[std::min<int64_t>(simd_.tile_rows, m_ - row)](tile);
+      }
+    }
+  });
 }
 
 void Gemm::RunFew(const Operands& operands, const GemmEpilogue& epilogue, float* scratch,
@@ -300,7 +356,12 @@ void Gemm::RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch
                  ThreadPool* pool) const {
   float* const c = operands.c;
   if (few_) {
-    RunFew(operands, epilogue, scratch, pool);
+    if (operands.packed != nullptr) {
+      operands.epilogue = {epilogue.bias, epilogue.residual, n_, epilogue.relu, epilogue.mask, n_};
+      RunFewPacked(operands, pool);
+    } else {
+      RunFew(operands, epilogue, scratch, pool);
+    }
     if (epilogue.activation.has_value()) {
       pool->Run([&](int index) { Activate(epilogue, index, c); });
     }

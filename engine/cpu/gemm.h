@@ -65,7 +65,8 @@ class Gemm {
            float* scratch, ThreadPool* pool) const;
 
   // B in the order of the product, for several products with one B: the bytes that it takes, 0
-  // where there is no such order. It depends on n, k and the layout of B alone.
+  // where there is no such order. It depends on n, k and the layout of B alone, and on whether the
+  // product is one of few rows.
   size_t packed_bytes() const;
   // Makes it. REQUIRES: packed_bytes() > 0; `packed` 64-byte aligned.
   void PackAll(const void* b, float* packed, ThreadPool* pool) const;
@@ -98,10 +99,16 @@ class Gemm {
   // The product of few rows: threads cut its columns.
   void RunFew(const Operands& operands, const GemmEpilogue& epilogue, float* scratch,
               ThreadPool* pool) const;
+  // Columns [begin, end) of B, whose first is a panel's, in the order of RunFewPacked.
+  void PackFew(const void* b, int64_t begin, int64_t end, float* panels) const;
+  // The same with all of B packed: it is read in one stream, which is all the work.
+  void RunFewPacked(const Operands& operands, ThreadPool* pool) const;
   // The product of either way.
   void RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch,
              ThreadPool* pool) const;
 
+  // Elements of B along k that few rows take: pairs of bf16 are one.
+  int64_t StoredK() const { return shape_.bf16 ? shape_.k / 2 : shape_.k; }
   // Returns what all tiles of the k block at `p` have in common, and the rest of one.
   Tile TileAt(const Operands& operands, int64_t p) const;
   void RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t column,
@@ -124,7 +131,7 @@ class Gemm {
   const RowKernels& row_simd_;
   const int threads_;
   const GemmShape shape_;
-  bool few_ = false;      // a product of FewRows: nothing is packed
+  bool few_ = false;      // a product of FewRows, which packs nothing by itself
   bool wide_ = false;     // bf16 that is widened while it is packed
   int64_t each_ = 1;      // counts of k that a stored element makes, 2 of wide pairs
   int64_t k_ = 0;         // counts of k, or pairs of them

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cpu/isa.h"
 
-#include <cpuid.h>
-
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "engine/cpu/arch.h"
 #include "engine/cpu/self_check.h"
 
 namespace lockstep::engine {
@@ -23,38 +20,13 @@ std::string Names() {
   return absl::StrJoin(kAll, ", ", [](std::string* out, Isa isa) { *out += Name(isa); });
 }
 
-bool HasFma() {
-  // __builtin_cpu_supports also asks the operating system (XGETBV).
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-
 }  // namespace
 
 absl::Status CheckCpu() {
-  if (HasFma()) return absl::OkStatus();
+  if (CpuFusesProducts()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "this CPU (", CpuName(), ") has no AVX2 and FMA, without which it would compute ",
       "other bits than all others: run on a CPU from 2013 (Intel), 2015 (AMD) or later"));
-}
-
-Isa CpuIsa() {
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) {
-    return __builtin_cpu_supports("avx512bf16") ? Isa::kAvx512Bf16 : Isa::kAvx512;
-  }
-  return HasFma() ? Isa::kAvx2 : Isa::kPortable;
-}
-
-std::string CpuName() {
-  constexpr unsigned kFirst = 0x80000002, kLast = 0x80000004;
-  char name[(kLast - kFirst + 1) * 16 + 1] = {};
-  for (unsigned leaf = kFirst; leaf <= kLast; ++leaf) {
-    unsigned registers[4] = {};
-    if (!__get_cpuid(leaf, &registers[0], &registers[1], &registers[2], &registers[3])) return "?";
-    std::memcpy(name + (leaf - kFirst) * sizeof registers, registers, sizeof registers);
-  }
-  return std::string(absl::StripAsciiWhitespace(name));
 }
 
 Isa DetectIsa() {

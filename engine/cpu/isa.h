@@ -13,8 +13,8 @@
 
 namespace lockstep::engine {
 
-// Each contains those before it. The first one is plain vectors; compiled for x86-64 they take AVX2
-// and FMA.
+// Each contains those before it. The first one is plain vectors, which every architecture has;
+// compiled for x86-64 they take AVX2 and FMA.
 enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16 };
 
 // Names the set to use, instead of the best one.

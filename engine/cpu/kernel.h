@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CPU kernel prepared for one node. Its operands are (region, offset) pairs that are fixed when
-// it is prepared; where the regions lie is told at each run, so that the same kernels serve every
-// batch and every gradient buffer. Run allocates nothing. Thread-safety: a prepared kernel is
+// A CPU kernel prepared for one node. Its operands (graph/storage.h) are fixed when it is prepared;
+// where the regions lie is told at each run, so that the same kernels serve every batch and every
+// gradient buffer. Run allocates nothing. Thread-safety: a prepared kernel is
 // immutable; it runs on the caller's thread and the pool given.
 #ifndef LOCKSTEP_ENGINE_CPU_KERNEL_H_
 #define LOCKSTEP_ENGINE_CPU_KERNEL_H_
@@ -10,52 +10,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "engine/cpu/isa.h"
 #include "engine/cpu/thread_pool.h"
 #include "engine/graph/graph.h"
+#include "engine/graph/storage.h"
 
 namespace lockstep::engine {
-
-// Where a value can lie.
-enum class Region {
-  kArena,
-  kState,       // TrainState
-  kGradients,   // the shard's gradient vector
-  kScalars,     // Scalars of the executor
-  kAbsolute,    // the offset is the address itself
-  kParameters,  // TrainState, or its averages in the parameters' places
-  kKept,        // keys and values of the positions before, while a text is generated
-  kField0,      // the first field of the batch; field i is kField0 + i
-};
-inline constexpr int kMaxFields = 8;
-// Behind the fields: places that move while a kernel is run part by part (converting_kernel.h).
-inline constexpr int kMovingRegions = 16;
-inline constexpr int kFirstMoving = static_cast<int>(Region::kField0) + kMaxFields;
-inline constexpr int kRegions = kFirstMoving + kMovingRegions;
-
-// Where field `index` of the batch lies.
-inline Region FieldRegion(size_t index) {
-  return static_cast<Region>(static_cast<size_t>(Region::kField0) + index);
-}
-
-struct Storage {
-  Region region = Region::kArena;
-  size_t offset = 0;  // bytes
-  bool operator==(const Storage&) const = default;
-};
-
-// Values that change from run to run; graph leaves named as the fields.
-struct Scalars {
-  float loss_seed = 1;  // loss_scale / D
-  // What is random is addressed by it: step's low and high half, shard, micro-batch.
-  int32_t address[4] = {};
-  // Of a decode program: the newest token and its place.
-  int32_t token = 0;
-  int32_t position = 0;
-};
 
 struct RunContext {
   std::byte* base[kRegions] = {};
@@ -78,14 +40,6 @@ struct RunContext {
   bool Adds(const Storage& storage) const {
     return continues || (accumulate && storage.region == Region::kGradients);
   }
-};
-
-struct KernelOperands {
-  std::vector<Storage> inputs;
-  std::vector<Storage> outputs;
-  Storage scratch;
-  // What CpuKernel::Pack has made of an input. The scratch is then smaller by as much.
-  std::optional<Storage> packed;
 };
 
 class CpuKernel {
@@ -152,6 +106,8 @@ struct CpuKernelDef {
   // first ones of the scratch in each run or, where the input stays the same, memory of its own
   // that Pack fills once. -1: none.
   int packed_input = -1;
+  // Only there: a single run reads the input where it lies, and the scratch has no place for it.
+  bool packs_only_once = false;
   size_t (*packed_bytes)(const Graph& graph, const Node& node, const CpuTarget& target) = nullptr;
   // Whether the kernel takes the node's 16-bit operands, all of them, as they are. Else, and with
   // null, they come to it in fp32 (converting_kernel.h).

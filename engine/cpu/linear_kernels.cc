@@ -74,15 +74,21 @@ class RowProduct {
   }
 
   int64_t block() const { return block_; }
+  // Of B for few rows, packed once for all runs (Gemm::packed_bytes); 0 for other products.
+  size_t packed_bytes() const { return shape_.m <= kMostFewRows ? whole_.packed_bytes() : 0; }
+  void Pack(const void* b, float* packed, ThreadPool* pool) const {
+    whole_.PackAll(b, packed, pool);
+  }
   size_t scratch_floats() const {
     const size_t rest = rest_.has_value() ? rest_->scratch_bytes() : 0;
     return packed_floats_ + Padded(std::max(whole_.scratch_bytes(), rest) / sizeof(float));
   }
 
   // Calls make(row, rows, multiply) for each block; there multiply(sums, epilogue) makes these rows
-  // of the product.
+  // of the product. `packed`: what Pack has made of b, or null.
   template <typename Make>
-  void Run(const void* a, const void* b, float* scratch, ThreadPool* pool, const Make& make) const {
+  void Run(const void* a, const void* b, const float* packed, float* scratch, ThreadPool* pool,
+           const Make& make) const {
     float* const own = scratch + packed_floats_;
     if (packed_floats_ > 0) whole_.PackAll(b, scratch, pool);
     const size_t row_bytes = static_cast<size_t>(shape_.k) * (shape_.bf16 ? 2 : 4);
@@ -90,7 +96,9 @@ class RowProduct {
       const int64_t rows = std::min(block_, shape_.m - row);
       const auto* from = static_cast<const std::byte*>(a) + static_cast<size_t>(row) * row_bytes;
       make(row, rows, [&](float* sums, const GemmEpilogue& epilogue) {
-        if (rows < block_) {
+        if (packed != nullptr) {
+          whole_.RunPacked(from, packed, sums, false, epilogue, own, pool);
+        } else if (rows < block_) {
           rest_->Run(from, b, sums, false, epilogue, own, pool);
         } else if (packed_floats_ > 0) {
           whole_.RunPacked(from, scratch, sums, false, epilogue, own, pool);
@@ -189,7 +197,14 @@ class LinearKernel : public CpuKernel {
       y_.Put(context, row, rows, y);
     };
     product_.Run(context.At<void>(operands_.inputs[0]), context.At<void>(operands_.inputs[1]),
+                 operands_.packed.has_value() ? context.At<float>(*operands_.packed) : nullptr,
                  scratch, context.pool, make);
+  }
+
+  size_t PackedBytes() const { return product_.packed_bytes(); }
+  void Pack(const RunContext& context) const override {
+    product_.Pack(context.At<void>(operands_.inputs[1]), context.At<float>(*operands_.packed),
+                  context.pool);
   }
 
  private:
@@ -246,7 +261,7 @@ class BackwardInputKernel : public CpuKernel {
       dx_.Put(context, row, rows, dx);
     };
     product_.Run(context.At<void>(operands_.inputs[0]), context.At<void>(operands_.inputs[1]),
-                 scratch, context.pool, make);
+                 nullptr, scratch, context.pool, make);
   }
 
  private:
@@ -347,6 +362,10 @@ size_t Scratch(const Graph& graph, const Node& node, const CpuTarget& target) {
   return Kernel(graph, node, {}, target).ScratchBytes();
 }
 
+size_t ForwardPacked(const Graph& graph, const Node& node, const CpuTarget& target) {
+  return LinearKernel(graph, node, {}, target).PackedBytes();
+}
+
 template <GemmShape (*kShape)(const Graph&, const Node&, const CpuTarget&)>
 bool TakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
   return graph.type(node.inputs[0]).dtype == DType::kBF16 &&
@@ -358,6 +377,9 @@ bool TakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
 
 const CpuKernelDef kLinear = {.scratch_bytes = Scratch<LinearKernel>,
                               .prepare = Prepare<LinearKernel>,
+                              .packed_input = 1,
+                              .packs_only_once = true,
+                              .packed_bytes = ForwardPacked,
                               .takes_half = TakesBf16<ForwardShape>,
                               .op_class = OpClass::kProducts};
 const CpuKernelDef kLinearBackwardInput = {.scratch_bytes = Scratch<BackwardInputKernel>,

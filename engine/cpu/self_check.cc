@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/philox.h"
+#include "engine/cpu/arch.h"
 #include "engine/cpu/kernel_comparison.h"
 
 namespace lockstep::engine {

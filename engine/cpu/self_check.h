@@ -20,11 +20,6 @@
 
 namespace lockstep::engine {
 
-// The best set that this CPU and operating system have. kPortable, too, where there is no FMA.
-Isa CpuIsa();
-// Its maker's name for this CPU, such as "AMD EPYC 7763 64-Core Processor".
-std::string CpuName();
-
 // All kernels of one instruction set.
 struct KernelTables {
   const SimdKernels* simd = nullptr;

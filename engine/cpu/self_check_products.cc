@@ -49,18 +49,26 @@ struct TileCase {
         a(pairs ? MadePairs(6, kMostRows * kDepth) : MadeValues(6, kMostRows * kDepth)),
         b(pairs ? MadePairs(7, kDepth * kMostColumns) : MadeValues(7, kDepth * kMostColumns)),
         more(MadeValues(8, 3 * kMostRows * kMostColumns)),
-        pairs(pairs) {}
-  // The element of the product whose sum begins with `sum`.
-  float Sum(int64_t i, int64_t j, float sum) const {
-    for (int64_t p = 0; p < kDepth; ++p) sum = Step(A(i, p), B(p, j), pairs, sum);
-    return sum;
+        before(MadeValues(9, kMostRows * kMostColumns)),
+        from_zero(before.size()),
+        from_before(before) {
+    for (int64_t i = 0; i < kMostRows; ++i) {
+      for (int64_t j = 0; j < kMostColumns; ++j) {
+        const auto at = static_cast<size_t>(i * kMostColumns + j);
+        for (int64_t p = 0; p < kDepth; ++p) {
+          from_zero[at] = Step(A(i, p), B(p, j), pairs, from_zero[at]);
+          from_before[at] = Step(A(i, p), B(p, j), pairs, from_before[at]);
+        }
+      }
+    }
   }
   float A(int64_t i, int64_t p) const { return a[static_cast<size_t>(i * kDepth + p)]; }
   float B(int64_t p, int64_t j) const { return b[static_cast<size_t>(p * kMostColumns + j)]; }
 
   const int64_t rows, columns;
-  const std::vector<float> a, b, more;
-  const bool pairs;
+  // `before`: what C holds; the products whose sums begin with 0 and with that.
+  const std::vector<float> a, b, more, before;
+  std::vector<float> from_zero, from_before;
 };
 
 // Row by row, as pack_rows leaves it, column by column.
@@ -84,8 +92,7 @@ bool TileIsRight(const TileCase& c, void (*run)(const Tile&), int64_t r, int lay
     for (int64_t j = 0; j < c.columns; ++j) b[static_cast<size_t>(p * b_stride + j)] = c.B(p, j);
   }
   const int64_t stride = kMostColumns;
-  const std::vector<float> before = MadeValues(9, static_cast<size_t>(kMostRows * stride));
-  std::vector<float> result = before;
+  std::vector<float> result = c.before;
   Tile tile{.k = kDepth,
             .a = a.data(),
             .a_row = a_row,
@@ -108,9 +115,11 @@ bool TileIsRight(const TileCase& c, void (*run)(const Tile&), int64_t r, int lay
   for (int64_t i = 0; i < kMostRows; ++i) {
     for (int64_t j = 0; j < stride; ++j) {
       const auto at = static_cast<size_t>(i * stride + j);
-      float value = before[at];
+      float value = c.before[at];
       if (i < r && j < tile.columns) {
-        value = tile.adds ? value + c.Sum(i, j, 0) : c.Sum(i, j, form > 0 ? value : 0);
+        value = tile.adds  ? value + c.from_zero[at]
+                : form > 0 ? c.from_before[at]
+                           : c.from_zero[at];
         if (form > 0) {
           value = std::max(value + e.bias[j] + e.residual[at], 0.0f);
           value = e.mask[at] <= 0 ? 0 : value;

@@ -3,7 +3,8 @@
 
 #include <string>
 
-#include "engine/device/numerics.h"
+#include "common/relax.h"
+#include "engine/cpu/numerics.h"
 
 namespace lockstep::engine {
 namespace {
@@ -14,7 +15,7 @@ constexpr int kSpins = 2000;
 void WaitForChange(const std::atomic<uint32_t>& word, uint32_t old) {
   for (int i = 0; i < kSpins; ++i) {
     if (word.load(std::memory_order_acquire) != old) return;
-    __builtin_ia32_pause();
+    Relax();
   }
   word.wait(old, std::memory_order_acquire);
 }

@@ -14,7 +14,7 @@
 #include "common/check.h"
 #include "common/status.h"
 #include "engine/cuda/module.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
 
 namespace lockstep::engine::cuda {
 namespace {

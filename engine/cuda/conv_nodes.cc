@@ -65,6 +65,7 @@ PatchArgs PatchesOf(const ConvPlan& plan, int64_t first, int64_t group) {
   args.first_image = first;
   args.first_channel = group * g.group_channels();
   args.group_channels = g.group_channels();
+  args.pitch = plan.pitch();
   return args;
 }
 
@@ -86,9 +87,9 @@ absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
   const Type result = plan.in_fp32 ? Type::kF32 : TypeOf(node.outputs[0].dtype);
   MatmulShape shape;
   shape.n = g.group_filters();
-  shape.k = plan.patch();
+  shape.k = plan.pitch();
   shape.b_transposed = true;
-  shape.lda = shape.ldb = plan.patch();
+  shape.lda = shape.ldb = plan.pitch();
   shape.ldc = g.filters;
   shape.factors = plan.factors;
   shape.result = result;
@@ -98,7 +99,7 @@ absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
   return [o, plan, products, relu](const CudaContext& context) {
     const Parts parts(o, plan, context);
     const ConvGeometry& g = plan.g;
-    FilterArgs filters = plan.filters();
+    FilterArgs filters = plan.padded_filters();
     filters.from = o.In(context, 1);
     filters.to = {parts.filters, plan.factors};
     Code code = o.kernels().filters(filters, context.stream);
@@ -118,7 +119,7 @@ absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
           code = o.kernels().patches(patches, context.stream);
         }
         const int64_t filter = group * g.group_filters();
-        const View b = From({parts.filters, plan.factors}, filter * plan.patch());
+        const View b = From({parts.filters, plan.factors}, filter * plan.pitch());
         if (code == 0) {
           code = products.Of(images).Run(context, a.data, b.data, From(out, filter).data);
         }
@@ -156,7 +157,7 @@ Code BringDy(const Operands& o, const ConvPlan& plan, const Parts& parts,
 // The factors of dx: the filters in their place, and dy.
 Code BringFactors(const Operands& o, const ConvPlan& plan, const Parts& parts,
                   const CudaContext& context, View* dy) {
-  FilterArgs filters = plan.filters();
+  FilterArgs filters = plan.padded_filters();
   filters.from = o.In(context, 1);
   filters.to = {parts.filters, plan.factors};
   const Code code = o.kernels().filters(filters, context.stream);
@@ -211,10 +212,10 @@ absl::StatusOr<CudaKernel> PrepareInput(const Graph& graph, const Node& node,
   if (plan.direct) return PrepareDirectInput(o, plan, node.outputs[0], target);
   const ConvGeometry& g = plan.g;
   MatmulShape shape;
-  shape.n = plan.patch();
+  shape.n = plan.pitch();
   shape.k = g.group_filters();
   shape.lda = g.filters;
-  shape.ldb = shape.ldc = plan.patch();
+  shape.ldb = shape.ldc = plan.pitch();
   shape.factors = plan.factors;
   shape.alignment = plan.Alignment(o.InAlignment(0));
   LS_ASSIGN_OR_RETURN(const BlockProducts products,
@@ -228,7 +229,7 @@ absl::StatusOr<CudaKernel> PrepareInput(const Graph& graph, const Node& node,
       for (int64_t group = 0; code == 0 && group < g.groups; ++group) {
         const int64_t filter = group * g.group_filters();
         const View a = From(dy, first * plan.pixels() * g.filters + filter);
-        const View b = From({parts.filters, plan.factors}, filter * plan.patch());
+        const View b = From({parts.filters, plan.factors}, filter * plan.pitch());
         code = products.Of(plan.ImagesFrom(first)).Run(context, a.data, b.data, parts.matrix);
         if (code != 0) break;
         PatchArgs gather = PatchesOf(plan, first, group);
@@ -251,10 +252,10 @@ absl::StatusOr<CudaKernel> PrepareWeight(const Graph& graph, const Node& node,
   const ConvGeometry& g = plan.g;
   MatmulShape shape;
   shape.m = g.group_filters();
-  shape.n = plan.patch();
+  shape.n = plan.pitch();
   shape.a_transposed = true;
   shape.lda = g.filters;
-  shape.ldb = shape.ldc = plan.patch();
+  shape.ldb = shape.ldc = plan.pitch();
   shape.factors = plan.factors;
   shape.adds = true;
   shape.alignment = plan.Alignment(std::min(o.InAlignment(0), o.InAlignment(1)));
@@ -277,7 +278,7 @@ absl::StatusOr<CudaKernel> PrepareWeight(const Graph& graph, const Node& node,
         }
         const int64_t filter = group * g.group_filters();
         const View a = From(dy, first * plan.pixels() * g.filters + filter);
-        const View sum = From({parts.filters, Type::kF32}, filter * plan.patch());
+        const View sum = From({parts.filters, Type::kF32}, filter * plan.pitch());
         if (code == 0) {
           code = products.Of(plan.ImagesFrom(first))
                      .Run(context, a.data, b.data, sum.data, nullptr, first > 0);
@@ -285,7 +286,7 @@ absl::StatusOr<CudaKernel> PrepareWeight(const Graph& graph, const Node& node,
       }
     }
     if (code != 0) return code;
-    FilterArgs filters = plan.filters();
+    FilterArgs filters = plan.padded_filters();
     filters.from = {parts.filters, Type::kF32};
     filters.to = o.Out(context);
     filters.back = true;

@@ -40,7 +40,8 @@ ConvPlan::ConvPlan(const Graph& graph, const Node& node, ConvPart which)
   // x may be of another type than the factors: making the patches converts it.
   if (which != ConvPart::kInput)
     direct &= (which == ConvPart::kForward ? first : second) == factors;
-  filters_bytes = RoundUp(static_cast<size_t>(g.filters * patch()) *
+  pads = !direct && g.groups == 1 && factors != Type::kF32 && patch() % 8 != 0;
+  filters_bytes = RoundUp(static_cast<size_t>(g.filters * pitch()) *
                           BytesOf(which == ConvPart::kWeight ? Type::kF32 : factors));
   if (which != ConvPart::kForward && first != factors) {
     cast_bytes = RoundUp(static_cast<size_t>(g.images * pixels() * g.filters) * sizeof(float));
@@ -52,7 +53,7 @@ ConvPlan::ConvPlan(const Graph& graph, const Node& node, ConvPart which)
     in_fp32 = half && direct && factors == Type::kF32;
   }
   const size_t size = which == ConvPart::kInput ? sizeof(float) : BytesOf(factors);
-  const size_t matrix = direct ? 0 : static_cast<size_t>(pixels() * patch()) * size;
+  const size_t matrix = direct ? 0 : static_cast<size_t>(pixels() * pitch()) * size;
   const int64_t columns = which == ConvPart::kInput ? g.channels : g.filters;
   const size_t result = in_fp32 ? static_cast<size_t>(pixels() * columns) * sizeof(float) : 0;
   const size_t image = matrix + result;
@@ -92,6 +93,12 @@ FilterArgs ConvPlan::filters() const {
   args.filters = g.filters;
   args.channels = g.group_channels();
   args.taps = g.taps();
+  return args;
+}
+
+FilterArgs ConvPlan::padded_filters() const {
+  FilterArgs args = filters();
+  args.pitch = pitch();
   return args;
 }
 

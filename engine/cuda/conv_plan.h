@@ -19,6 +19,9 @@ struct ConvPlan {
   ConvPlan(const Graph& graph, const Node& node, ConvPart which);
 
   int64_t patch() const { return g.taps() * g.group_channels(); }
+  // Of a row of the patches and of the filters beside them: rows of 16-bit numbers are whole 16
+  // bytes, with zeros at their end, which is what the quickest products want.
+  int64_t pitch() const { return pads ? (patch() + 7) / 8 * 8 : patch(); }
   int64_t pixels() const { return g.out_height * g.out_width; }
   // Images of the block that begins with `first`.
   int64_t ImagesFrom(int64_t first) const { return std::min(block, g.images - first); }
@@ -28,13 +31,15 @@ struct ConvPlan {
   }
   // Bytes that divide the address of every operand of the products.
   int Alignment(int operands) const;
-  // The filters' extents.
+  // The filters' extents: dense, and with a row for each filter as long as a patch's.
   FilterArgs filters() const;
+  FilterArgs padded_filters() const;
 
   ConvPart part;
   ConvGeometry g;
   Type factors = Type::kF32;
   bool direct = false;   // the images are the patches
+  bool pads = false;     // pitch() is larger than patch()
   bool in_fp32 = false;  // forward: the result goes through fp32 scratch
   int64_t block = 1;     // images
   // Of the scratch, in this order.

@@ -6,8 +6,9 @@
 #include "common/check.h"
 #include "common/status.h"
 #include "engine/cuda/kernels.h"
+#include "engine/graph/op.h"
 #include "engine/ops/conv_geometry.h"
-#include "engine/ops/op.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine::cuda {
 namespace {
@@ -25,12 +26,12 @@ struct Inner {
   Graph graph;
   size_t unpooled_bytes = 0;
 
-  Inner(const char* op, const std::vector<TensorType>& inputs, Attrs attrs,
+  Inner(const OpDef& op, const std::vector<TensorType>& inputs, Attrs attrs,
         const TensorType& unpooled)
       : unpooled_bytes(RoundUp(unpooled.bytes())) {
     std::vector<Value> leaves;
     for (const TensorType& type : inputs) {
-      leaves.push_back(graph.AddLeaf("input", type, std::to_string(leaves.size())));
+      leaves.push_back(graph.AddLeaf(ops::kInput, type, std::to_string(leaves.size())));
     }
     attrs.Set(kDTypeAttr, std::string(Name(DType::kF32)));
     graph.Add(op, leaves, attrs);
@@ -52,12 +53,12 @@ Inner InnerForward(const Graph& graph, const Node& node) {
   for (const Value& input : node.inputs) types.push_back(graph.type(input));
   Attrs attrs = node.attrs;
   attrs.Set("activation", std::string("none"));
-  return Inner("conv2d", types, attrs, UnpooledOf(types[0], types[1], attrs));
+  return Inner(ops::kConv2d, types, attrs, UnpooledOf(types[0], types[1], attrs));
 }
 Inner InnerWeight(const Graph& graph, const Node& node) {
   const TensorType& x = graph.type(node.inputs[2]);
   const TensorType dy = UnpooledOf(x, node.outputs[0], node.attrs);
-  return Inner("conv2d_backward_weight", {dy, x}, node.attrs, dy);
+  return Inner(ops::kConv2dBackwardWeight, {dy, x}, node.attrs, dy);
 }
 
 UnpoolArgs ArgsOf(const Shape& unpooled) {

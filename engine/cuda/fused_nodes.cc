@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cuda/fused_nodes.h"
 
-#include <string_view>
-
 #include "common/check.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine::cuda {
 
@@ -38,9 +37,9 @@ absl::StatusOr<CudaKernel> PrepareGroup(const Program& program, int first, int l
   };
   const Operands a(graph, sum, operands(first), target);
   const Operands b(graph, norm, operands(last), target);
-  if (std::string_view(norm.op->name) == "relu_backward") return MaskedSum(a, b);
-  LS_CHECK(std::string_view(norm.op->name) == "layer_norm") << norm.op->name;
-  const bool drops = std::string_view(sum.op->name) == "dropout";
+  if (norm.op == &ops::kReluBackward) return MaskedSum(a, b);
+  LS_CHECK(norm.op == &ops::kLayerNorm) << norm.op->name;
+  const bool drops = sum.op == &ops::kDropout;
   LayerNormArgs args;
   args.rows = b.input(0).shape[0];
   args.columns = b.input(0).shape[1];

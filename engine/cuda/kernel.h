@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node's CUDA kernel, prepared once: operands as the CPU's kernels have them (cpu/kernel.h), with
-// regions in device memory. Kernels take operands of any element type, so nothing is converted
+// A node's CUDA kernel, prepared once: operands as the CPU's kernels have them (graph/storage.h),
+// with regions in device memory. Kernels take operands of any element type, so nothing is converted
 // around them. Thread-safety: a prepared kernel is immutable; it is launched by one thread.
 #ifndef LOCKSTEP_ENGINE_CUDA_KERNEL_H_
 #define LOCKSTEP_ENGINE_CUDA_KERNEL_H_
@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/cpu/kernel.h"
 #include "engine/cuda/kernels/tables.h"
 #include "engine/graph/graph.h"
+#include "engine/graph/storage.h"
 
 namespace lockstep::engine {
 

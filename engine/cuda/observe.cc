@@ -5,7 +5,7 @@
 #include "common/half.h"
 #include "common/status.h"
 #include "engine/cuda/executor.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
 
 namespace lockstep::engine {
 

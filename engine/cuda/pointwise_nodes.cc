@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes whose kernels work on single elements or move them.
+#include <string>
 #include <string_view>
 
 #include "common/check.h"
@@ -9,26 +10,24 @@
 namespace lockstep::engine::cuda {
 namespace {
 
-// By the op's name.
+struct NamedFunction {
+  std::string_view key;
+  Function function;
+};
+constexpr NamedFunction kFunctions[] = {
+    {"deposit", Function::kCopy},
+#define LOCKSTEP_FUNCTION(Name, key, value) {key, Function::k##Name},
+#include "engine/cuda/kernels/functions.inc"
+};
+
 Function FunctionOf(const Node& node) {
-  const std::string_view op = node.op->name;
-  const bool tanh = node.attrs.String("approximate", "none") == "tanh";
-  if (op == "cast" || op == "deposit") return Function::kCopy;
-  if (op == "scale") return Function::kScale;
-  if (op == "add") return Function::kAdd;
-  if (op == "relu") return Function::kRelu;
-  if (op == "relu_backward") return Function::kReluBackward;
-  if (op == "gelu") return tanh ? Function::kGeluTanh : Function::kGeluErf;
-  if (op == "gelu_backward") {
-    return tanh ? Function::kGeluTanhBackward : Function::kGeluErfBackward;
+  std::string key = node.op->name;
+  if (node.attrs.String("approximate", "none") == "tanh") key += ":tanh";
+  for (const NamedFunction& each : kFunctions) {
+    if (each.key == key) return each.function;
   }
-  if (op == "silu") return Function::kSilu;
-  if (op == "silu_backward") return Function::kSiluBackward;
-  if (op == "tanh") return Function::kTanh;
-  if (op == "tanh_backward") return Function::kTanhBackward;
-  if (op == "sigmoid") return Function::kSigmoid;
-  LS_CHECK(op == "sigmoid_backward") << op;
-  return Function::kSigmoidBackward;
+  LS_CHECK(false) << "no function of kernels/functions.inc is " << key;
+  __builtin_unreachable();
 }
 
 absl::StatusOr<CudaKernel> PreparePointwise(const Graph& graph, const Node& node,
@@ -124,20 +123,11 @@ absl::StatusOr<CudaKernel> PrepareChannels(const Graph& graph, const Node& node,
 
 }  // namespace
 
-const CudaKernelDef kAdd = {nullptr, PreparePointwise};
-const CudaKernelDef kCast = kAdd;
-const CudaKernelDef kDeposit = kAdd;
-const CudaKernelDef kScale = kAdd;
-const CudaKernelDef kRelu = kAdd;
-const CudaKernelDef kReluBackward = kAdd;
-const CudaKernelDef kGelu = kAdd;
-const CudaKernelDef kGeluBackward = kAdd;
-const CudaKernelDef kSilu = kAdd;
-const CudaKernelDef kSiluBackward = kAdd;
-const CudaKernelDef kTanh = kAdd;
-const CudaKernelDef kTanhBackward = kAdd;
-const CudaKernelDef kSigmoid = kAdd;
-const CudaKernelDef kSigmoidBackward = kAdd;
+#define LOCKSTEP_OP(Name)
+#define LOCKSTEP_POINTWISE(Name) const CudaKernelDef k##Name = {nullptr, PreparePointwise};
+#define LOCKSTEP_CPU_OP(Name)
+#define LOCKSTEP_PLAIN_OP(Name)
+#include "engine/ops/op_list.inc"
 const CudaKernelDef kQuantizeFp8 = {QuantizeScratch, PrepareQuantize};
 const CudaKernelDef kDropout = {nullptr, PrepareDropout};
 const CudaKernelDef kTakeRows = {nullptr, PrepareTakeRows<false>};

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "engine/cuda/fused_nodes.h"
-#include "engine/ops/op.h"
-#include "engine/ops/registry.h"
+#include "engine/cuda/kernels.h"
+#include "engine/graph/op.h"
 #include "engine/passes/launch_groups.h"
 
 namespace lockstep::engine {

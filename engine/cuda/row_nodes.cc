@@ -2,7 +2,7 @@
 // Nodes on rows: normalisation, softmax, losses, sums of columns, embeddings.
 #include "common/check.h"
 #include "engine/cuda/kernels.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
 
 namespace lockstep::engine::cuda {
 namespace {

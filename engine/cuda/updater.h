@@ -18,9 +18,9 @@
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/moments.h"
 #include "engine/cuda/step_clock.h"
-#include "engine/cuda/update_scratch.h"
 #include "engine/exec/plan.h"
 #include "engine/exec/state_region.h"
+#include "engine/optim/cuda_scratch.h"
 
 namespace lockstep::engine {
 

@@ -9,6 +9,7 @@
 #include "engine/exec/executor.h"
 #include "engine/exec/plan.h"
 #include "engine/models/transformer.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/fusion.h"
 #include "engine/passes/precision.h"
 
@@ -38,12 +39,12 @@ absl::Status CompiledPlan::CompileDecode() {
   inputs.training = false;
   AddParameterLeaves(&graph, /*training=*/false, &inputs);
   DecodeInputs decode;
-  decode.token = graph.AddLeaf("input", {DType::kI32, {1}}, kDecodeToken);
-  decode.position = graph.AddLeaf("input", {DType::kI32, {1}}, kDecodePosition);
+  decode.token = graph.AddLeaf(ops::kInput, {DType::kI32, {1}}, kDecodeToken);
+  decode.position = graph.AddLeaf(ops::kInput, {DType::kI32, {1}}, kDecodePosition);
   const std::vector<Shape> kept = model_->kept();
   for (size_t i = 0; i < kept.size(); ++i) {
     decode.kept.push_back(
-        graph.AddLeaf("parameter", {DType::kF32, kept[i]}, absl::StrCat(kKept, i)));
+        graph.AddLeaf(ops::kParameter, {DType::kF32, kept[i]}, absl::StrCat(kKept, i)));
   }
   const DecodeOutputs outputs = model_->BuildDecode(&graph, inputs, decode);
   LS_RETURN_IF_ERROR(graph.status());
@@ -77,7 +78,10 @@ void CompiledPlan::PlaceKept(const std::vector<Shape>& kept) {
     fixed[output->second] = storage;
   }
   const std::map<Value, Storage> leaves = BindLeaves(decode_.graph, fixed);
-  decode_.memory = PlanMemory(decode_.graph, leaves, targets_, MemoryOptionsFor(false));
+  // On a CPU most of a token's time is the reading of its weights, which is one stream when they
+  // are packed. A GPU's program is captured as a whole.
+  const bool keep = spec_.device == DeviceKind::kCpu && spec_.passes.keep_constants;
+  decode_.memory = PlanMemory(decode_.graph, leaves, *backend_, MemoryOptionsFor(keep));
 }
 
 void CompiledPlan::SizeArena() {
@@ -114,7 +118,9 @@ absl::StatusOr<absl::Span<const float>> PlanExecutor::Decode(int32_t token, int6
   context.base[static_cast<int>(Region::kParameters)] = state_.base();
   context.base[static_cast<int>(Region::kScalars)] = reinterpret_cast<std::byte*>(&scalars_);
   context.pool = &pool_;
+  LS_RETURN_IF_ERROR(RunOnce(ProgramKind::kDecode, Weights::kCurrent, context));
   for (size_t id = 0; id < decode_.size(); ++id) {
+    if (plan_->decode().memory.RunsOnce(static_cast<int>(id))) continue;
     LS_RETURN_IF_ERROR(RunStep(ProgramKind::kDecode, decode_[id], id, context));
   }
   decoded_ = position + 1;

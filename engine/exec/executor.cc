@@ -8,9 +8,8 @@
 #include "common/check.h"
 #include "common/status.h"
 #include "engine/cpu/converting_kernel.h"
-#include "engine/cuda/executor.h"
 #include "engine/exec/batches.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
 
 namespace lockstep::engine {
 namespace {
@@ -19,18 +18,13 @@ bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(std::shared_ptr<const Plan> plan,
-                                                           const Memory& memory) {
-  auto compiled = std::dynamic_pointer_cast<const CompiledPlan>(std::move(plan));
-  LS_CHECK(compiled != nullptr) << "the plan is not one of Plan::Compile";
-  if (compiled->spec().device == DeviceKind::kCuda) {
-    return CudaExecutor::Create(std::move(compiled), memory);
-  }
+absl::StatusOr<std::unique_ptr<Executor>> PlanExecutor::Create(
+    std::shared_ptr<const CompiledPlan> plan, const Memory& memory) {
   if (memory.state == nullptr || memory.arena == nullptr || !Aligned(memory.state) ||
       !Aligned(memory.arena)) {
     return absl::InvalidArgumentError("the executor's regions must be 64-byte aligned memory");
   }
-  return std::make_unique<PlanExecutor>(std::move(compiled), memory);
+  return std::make_unique<PlanExecutor>(std::move(plan), memory);
 }
 
 PlanExecutor::PlanExecutor(std::shared_ptr<const CompiledPlan> plan, const Memory& memory)
@@ -152,20 +146,23 @@ absl::Status PlanExecutor::RunShard(int64_t step, int shard, int micro, Fields f
   return RunSteps(context, micro, hooks);
 }
 
-absl::Status PlanExecutor::RunOnce(Weights weights, const RunContext& context) {
-  const MemoryPlan& memory = plan_->evaluate().memory;
-  if (memory.once.empty() || constants_ == weights) return absl::OkStatus();
+absl::Status PlanExecutor::RunOnce(ProgramKind kind, Weights weights, const RunContext& context) {
+  const std::pair<ProgramKind, Weights> wanted{kind, weights};
+  if (constants_ == wanted) return absl::OkStatus();
   constants_.reset();
-  for (size_t id = 0; id < evaluate_.size(); ++id) {
-    const Step& step = evaluate_[id];
+  const MemoryPlan& memory = plan_->program(kind).memory;
+  if (memory.once.empty()) return absl::OkStatus();
+  const std::vector<Step>& steps = kind == ProgramKind::kDecode ? decode_ : evaluate_;
+  for (size_t id = 0; id < steps.size(); ++id) {
+    const Step& step = steps[id];
     if (step.kernel == nullptr) continue;
     if (memory.Packs(static_cast<int>(id))) {
       step.kernel->Pack(context);
     } else if (memory.RunsOnce(static_cast<int>(id))) {
-      LS_RETURN_IF_ERROR(RunStep(ProgramKind::kEvaluation, step, id, context));
+      LS_RETURN_IF_ERROR(RunStep(kind, step, id, context));
     }
   }
-  constants_ = weights;
+  constants_ = wanted;
   return absl::OkStatus();
 }
 
@@ -185,7 +182,7 @@ absl::Status PlanExecutor::RunBlock(Fields fields, int64_t valid, Weights weight
   BindFields(fields, context);
   context->valid_rows = valid * plan_->targets_per_sample();
   context->pool = &pool_;
-  LS_RETURN_IF_ERROR(RunOnce(weights, *context));
+  LS_RETURN_IF_ERROR(RunOnce(ProgramKind::kEvaluation, weights, *context));
   for (size_t id = 0; id < evaluate_.size(); ++id) {
     if (plan_->evaluate().memory.RunsOnce(static_cast<int>(id))) continue;
     if (cancelled && cancelled()) return absl::AbortedError("the evaluation was cancelled");

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/device/numerics.h"
+#include "engine/cpu/numerics.h"
 #include "engine/exec/plan.h"
 #include "engine/exec/state_region.h"
 #include "engine/exec/updater.h"
@@ -20,6 +20,10 @@ namespace lockstep::engine {
 
 class PlanExecutor : public Executor, public SpreadUpdate {
  public:
+  // Errors: as Executor::Create.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(std::shared_ptr<const CompiledPlan> plan,
+                                                          const Memory& memory);
+  // REQUIRES: the memory is aligned, as Create sees to.
   PlanExecutor(std::shared_ptr<const CompiledPlan> plan, const Memory& memory);
 
   void InitState() override;
@@ -87,8 +91,9 @@ class PlanExecutor : public Executor, public SpreadUpdate {
   void ZeroGaps(float* gradients) const;
   static void BindFields(Fields fields, RunContext* context);
   absl::Status RunSteps(const RunContext& context, int micro, const Hooks& hooks);
-  // Does what the evaluation program does once for its parameters, unless that is done.
-  absl::Status RunOnce(Weights weights, const RunContext& context);
+  // Does what a program does once for its parameters, unless that is done and no other program,
+  // which has the same arena, has run since. REQUIRES: the evaluation or the decode program.
+  absl::Status RunOnce(ProgramKind kind, Weights weights, const RunContext& context);
   // The evaluation program on a block.
   absl::Status RunBlock(Fields fields, int64_t valid, Weights weights,
                         const std::function<bool()>& cancelled, RunContext* context);
@@ -117,8 +122,8 @@ class PlanExecutor : public Executor, public SpreadUpdate {
   std::vector<Step> decode_;
   int64_t decoded_ = 0;  // positions that are kept
   Storage eval_sums_;
-  // The weights that the arena's constants are made of.
-  std::optional<Weights> constants_;
+  // The program whose constants the arena holds, and the weights that they are made of.
+  std::optional<std::pair<ProgramKind, Weights>> constants_;
   std::vector<std::pair<int64_t, int64_t>> gaps_;
   NodeObserver* observer_ = nullptr;
 };

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What tools see of a plan and of a running program: nodes with their cost and memory, observed
 // runs, predictions.
-#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/check.h"
 #include "common/status.h"
 #include "engine/cpu/simd/half_kernels.h"
 #include "engine/exec/executor.h"
+#include "engine/exec/logits.h"
 #include "engine/exec/plan.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
 
 namespace lockstep::engine {
 namespace {
@@ -117,16 +116,9 @@ absl::StatusOr<absl::Span<const float>> PlanExecutor::Predict(Fields fields, int
 }
 
 absl::Span<const float> PlanExecutor::LogitsOf(ProgramKind kind, const RunContext& context) const {
-  const Program& program = plan_->program(kind);
-  const auto& outputs = program.graph.outputs();
-  const auto logits = std::find_if(outputs.begin(), outputs.end(),
-                                   [](const auto& out) { return out.first == kLogitsOutput; });
-  LS_CHECK(logits != outputs.end());
-  const Value value = logits->second;
-  const Storage& storage = program.memory.operands[static_cast<size_t>(value.node)]
-                               .outputs[static_cast<size_t>(value.output)];
-  return absl::MakeConstSpan(context.At<float>(storage),
-                             static_cast<size_t>(program.graph.type(value).elements()));
+  const Logits logits = engine::LogitsOf(plan_->program(kind));
+  return absl::MakeConstSpan(context.At<float>(logits.storage),
+                             static_cast<size_t>(logits.elements));
 }
 
 }  // namespace lockstep::engine

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/exec/kernel_choice.h"
 
-#include <cpuid.h>
 #include <elf.h>
 #include <link.h>
 
@@ -26,6 +25,7 @@
 #include "common/lock_file.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "engine/cpu/arch.h"
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/self_check.h"
 #include "engine/exec/kernel_timing.h"
@@ -202,19 +202,7 @@ CpuTargets KernelChoices::Targets(int threads, std::optional<bool> bf16_pairs) c
 }
 
 std::string CpuAndBuild() {
-  unsigned signature = 0, unused = 0;
-  __get_cpuid(1, &signature, &unused, &unused, &unused);
-  __builtin_cpu_init();
-  std::string features;
-  const auto add = [&](const char* name, bool has) {
-    if (has) absl::StrAppend(&features, " ", name);
-  };
-  add("avx2", __builtin_cpu_supports("avx2"));
-  add("avx512f", __builtin_cpu_supports("avx512f"));
-  add("avx512dq", __builtin_cpu_supports("avx512dq"));
-  add("avx512bf16", __builtin_cpu_supports("avx512bf16"));
-  std::string text =
-      absl::StrFormat("%s, signature %x,%s, build %s", CpuName(), signature, features, BuildId());
+  std::string text = absl::StrFormat("%s, %s, build %s", CpuName(), CpuSignature(), BuildId());
   for (char& c : text) {
     if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = ' ';
   }

@@ -11,10 +11,12 @@
 #include <utility>
 
 #include "common/check.h"
+#include "engine/cpu/backend.h"
 #include "engine/cpu/converting_kernel.h"
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/kernel_comparison.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/memory.h"
 #include "engine/passes/precision.h"
 
@@ -38,9 +40,9 @@ double ProcessorMicroseconds() {
 class Sketch {
  public:
   Value Leaf(Shape shape) {
-    return graph_.AddLeaf("input", {DType::kF32, std::move(shape)}, std::to_string(leaves_++));
+    return graph_.AddLeaf(ops::kInput, {DType::kF32, std::move(shape)}, std::to_string(leaves_++));
   }
-  Value Add(const char* op, std::vector<Value> inputs, Attrs attrs = {}) {
+  Value Add(const OpDef& op, std::vector<Value> inputs, Attrs attrs = {}) {
     const Value made = graph_.Add(op, std::move(inputs), std::move(attrs));
     LS_CHECK(graph_.status().ok()) << graph_.status();
     graph_.AddOutput(std::to_string(made.node), made);
@@ -55,31 +57,32 @@ class Sketch {
 
 void AddRows(Sketch* s) {
   const Value x = s->Leaf({48, 768}), vector = s->Leaf({768});
-  const Value y = s->Add("layer_norm", {x, vector, vector});
-  s->Add("layer_norm_backward_input", {x, y, vector, {y.node, 1}, {y.node, 2}});
-  s->Add("softmax", {y});
-  s->Add("gelu", {s->Leaf({48, 768})});
+  const Value y = s->Add(ops::kLayerNorm, {x, vector, vector});
+  s->Add(ops::kLayerNormBackwardInput, {x, y, vector, {y.node, 1}, {y.node, 2}});
+  s->Add(ops::kSoftmax, {y});
+  s->Add(ops::kGelu, {s->Leaf({48, 768})});
 }
 
 void AddImages(Sketch* s) {
   const Value x = s->Leaf({4, 14, 14, 64}), vector = s->Leaf({64});
-  const Value y = s->Add("batch_norm", {x, vector, vector}, {{"activation", std::string("relu")}});
-  s->Add("batch_norm_backward", {x, x, vector, {y.node, 1}, {y.node, 2}});
-  s->Add("max_pool2d", {y}, {{"kernel", Shape{2, 2}}, {"stride", Shape{2, 2}}});
+  const Value y =
+      s->Add(ops::kBatchNorm, {x, vector, vector}, {{"activation", std::string("relu")}});
+  s->Add(ops::kBatchNormBackward, {x, x, vector, {y.node, 1}, {y.node, 2}});
+  s->Add(ops::kMaxPool2d, {y}, {{"kernel", Shape{2, 2}}, {"stride", Shape{2, 2}}});
 }
 
 void AddProducts(Sketch* s) {
   const Value x = s->Leaf({128, 192}), weight = s->Leaf({192, 192}), bias = s->Leaf({192});
-  const Value y = s->Add("linear", {x, weight, bias});
-  s->Add("linear_backward_input", {y, weight});
-  s->Add("linear_backward_weight", {y, x});
+  const Value y = s->Add(ops::kLinear, {x, weight, bias});
+  s->Add(ops::kLinearBackwardInput, {y, weight});
+  s->Add(ops::kLinearBackwardWeight, {y, x});
 }
 
 void AddAttention(Sketch* s) {
   const Value qkv = s->Leaf({128, 3 * 128});
   const Attrs attrs = {{"heads", int64_t{2}}, {"length", int64_t{128}}, {"causal", int64_t{1}}};
-  const Value y = s->Add("attention", {qkv}, attrs);
-  s->Add("attention_backward", {s->Leaf({128, 128}), y, {y.node, 1}, qkv}, attrs);
+  const Value y = s->Add(ops::kAttention, {qkv}, attrs);
+  s->Add(ops::kAttentionBackward, {s->Leaf({128, 128}), y, {y.node, 1}, qkv}, attrs);
 }
 
 // By Winograd's algorithm, as a product, and of a stride.
@@ -88,12 +91,12 @@ void AddConvolutions(Sketch* s) {
   const Value filters = s->Leaf({64, 64, 3, 3}), points = s->Leaf({64, 64, 1, 1});
   const Attrs same = {{"padding", Shape{1, 1}}};
   const Attrs halves = {{"padding", Shape{1, 1}}, {"stride", Shape{2, 2}}};
-  const Value y = s->Add("conv2d", {x, filters}, same);
-  s->Add("conv2d", {x, filters}, halves);
-  s->Add("conv2d", {x, points});
+  const Value y = s->Add(ops::kConv2d, {x, filters}, same);
+  s->Add(ops::kConv2d, {x, filters}, halves);
+  s->Add(ops::kConv2d, {x, points});
   Attrs of_weight = same;
   of_weight.Set("kernel", Shape{3, 3});
-  s->Add("conv2d_backward_weight", {y, x}, of_weight);
+  s->Add(ops::kConv2dBackwardWeight, {y, x}, of_weight);
 }
 
 Graph GraphOf(OpClass op_class) {
@@ -153,7 +156,7 @@ class Candidate {
  public:
   Candidate(const Graph& graph, const std::map<Value, Storage>& leaves, Isa isa) {
     const CpuTargets targets(CpuTarget{isa, 1, MultipliesPairs(isa)});
-    const MemoryPlan plan = PlanMemory(graph, leaves, targets, {});
+    const MemoryPlan plan = PlanMemory(graph, leaves, CpuBackend(targets), {});
     for (size_t i = 0; i < graph.nodes().size(); ++i) {
       const Node& node = graph.nodes()[i];
       if (node.op->leaf || node.op->view) continue;

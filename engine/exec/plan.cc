@@ -9,11 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status.h"
-#include "engine/cuda/update_scratch.h"
+#include "engine/exec/back_ends.h"
 #include "engine/exec/kernel_choice.h"
+#include "engine/graph/op.h"
 #include "engine/ops/counts.h"
-#include "engine/ops/op.h"
 #include "engine/ops/ops.h"
+#include "engine/optim/cuda_scratch.h"
 #include "engine/passes/autodiff.h"
 #include "engine/passes/fp8.h"
 #include "engine/passes/image_fusion.h"
@@ -110,6 +111,7 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const Tra
   std::shared_ptr<CompiledPlan> plan(new CompiledPlan(spec));
   LS_ASSIGN_OR_RETURN(plan->precision_, Precision::Parse(spec.precision));
   LS_RETURN_IF_ERROR(plan->ChooseTargets());
+  plan->backend_ = BackendOf(spec.device, plan->targets_);
   LS_ASSIGN_OR_RETURN(plan->model_, MakeModel(spec.model, spec.input));
   LS_ASSIGN_OR_RETURN(plan->optimizer_, MakeOptimizer(spec.optimizer, plan->target().isa));
   LS_ASSIGN_OR_RETURN(plan->settings_,
@@ -216,8 +218,7 @@ size_t CompiledPlan::UpdateScratchBytes(const ParameterSpec& parameter) const {
 }
 
 MemoryOptions CompiledPlan::MemoryOptionsFor(bool keep_constants) const {
-  return {spec_.passes.reuse_memory, spec_.passes.in_place, keep_constants,
-          spec_.device == DeviceKind::kCuda};
+  return {spec_.passes.reuse_memory, spec_.passes.in_place, keep_constants};
 }
 
 bool CompiledPlan::DecodesInBf16() const {
@@ -265,14 +266,14 @@ int64_t CompiledPlan::parameter_count() const {
 void CompiledPlan::AddParameterLeaves(Graph* graph, bool training, ModelInputs* inputs) const {
   for (const ParameterSpec& parameter : model_->parameters()) {
     inputs->parameters[parameter.name] =
-        graph->AddLeaf("parameter", {DType::kF32, parameter.shape}, parameter.name);
+        graph->AddLeaf(ops::kParameter, {DType::kF32, parameter.shape}, parameter.name);
   }
   for (const StatisticSpec& statistic : model_->statistics()) {
     if (training) break;
     for (const char* what : {".running_mean", ".running_var"}) {
       const std::string name = statistic.name + what;
       inputs->parameters[name] =
-          graph->AddLeaf("parameter", {DType::kF32, {statistic.channels}}, name);
+          graph->AddLeaf(ops::kParameter, {DType::kF32, {statistic.channels}}, name);
     }
   }
 }
@@ -285,17 +286,18 @@ CompiledPlan::Forward CompiledPlan::BuildForward(Graph* graph, int64_t batch, bo
     const DType type = field.type == FieldSpec::Type::kFloat32 ? DType::kF32 : DType::kI32;
     if (field.name == kLabelsField) {
       const Shape rows = {batch * field.elements()};
-      forward.labels = graph->AddLeaf("input", {type, rows}, field.name);
+      forward.labels = graph->AddLeaf(ops::kInput, {type, rows}, field.name);
       continue;
     }
     Shape shape = field.shape;
     shape.insert(shape.begin(), batch);
-    inputs.fields[field.name] = graph->AddLeaf("input", {type, shape}, field.name);
+    inputs.fields[field.name] = graph->AddLeaf(ops::kInput, {type, shape}, field.name);
   }
   AddParameterLeaves(graph, training, &inputs);
   inputs.seed = spec_.seed;
   if (training && model_->random()) {
-    inputs.address = graph->AddLeaf("input", {DType::kI32, {ops::kAddressWords}}, kRandomAddress);
+    inputs.address =
+        graph->AddLeaf(ops::kInput, {DType::kI32, {ops::kAddressWords}}, kRandomAddress);
   }
   forward.logits = model_->Build(graph, inputs);
   forward.parameters = std::move(inputs.parameters);
@@ -308,7 +310,7 @@ std::map<Value, Storage> CompiledPlan::BindLeaves(const Graph& graph,
   for (int id = 0; id < static_cast<int>(graph.nodes().size()); ++id) {
     const Node& node = graph.node(id);
     if (!node.op->leaf || bound.contains({id, 0})) continue;
-    if (std::string(node.op->name) == "parameter") {
+    if (node.op == &ops::kParameter) {
       const StateEntry& entry = Entry(node.name);
       // Averaged weights are evaluated with the same running statistics.
       const bool statistic = entry.role == StateEntry::Role::kStatistic;
@@ -368,7 +370,7 @@ FusionOptions CompiledPlan::FusionFor(bool training) const {
 
 absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
   Graph graph;
-  const Value seed = graph.AddLeaf("input", {DType::kF32, {1}}, kLossSeed);
+  const Value seed = graph.AddLeaf(ops::kInput, {DType::kF32, {1}}, kLossSeed);
   const Forward forward = BuildForward(&graph, spec_.micro_batch, /*training=*/true);
   LS_RETURN_IF_ERROR(graph.status());
   if (spec_.fp8) {
@@ -377,7 +379,7 @@ absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
   Attrs attrs = LossAttrs(graph, forward.logits);
   if (spec_.label_smoothing != 0) attrs.Set("label_smoothing", spec_.label_smoothing);
   const Value loss =
-      graph.Add("softmax_cross_entropy", {forward.logits, forward.labels}, attrs, "loss");
+      graph.Add(ops::kSoftmaxCrossEntropy, {forward.logits, forward.labels}, attrs, "loss");
   LS_RETURN_IF_ERROR(graph.status());
 
   std::vector<Value> wrt;
@@ -398,9 +400,9 @@ absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
     const int node = graph.Find(statistic.name);
     LS_CHECK(node >= 0) << statistic.name;
     graph.AddOutput(absl::StrCat(kStatisticPrefix, statistic.name, ".running_mean"),
-                    graph.Add("deposit", {{node, 1}}));
+                    graph.Add(ops::kDeposit, {{node, 1}}));
     graph.AddOutput(absl::StrCat(kStatisticPrefix, statistic.name, ".running_var"),
-                    graph.Add("deposit", {{node, 3}}));
+                    graph.Add(ops::kDeposit, {{node, 3}}));
   }
   graph.AddOutput(kLossOutput, {loss.node, 0});
   graph.AddOutput(kCountOutput, {loss.node, 1});
@@ -451,7 +453,7 @@ absl::Status CompiledPlan::LayOutTraining(const Graph& graph) {
   train_.graph = std::move(placed.graph);
   std::map<Value, Storage> fixed = BindLeaves(train_.graph);
   fixed.insert(layout_.storage.begin(), layout_.storage.end());
-  train_.memory = PlanMemory(train_.graph, fixed, targets_, MemoryOptionsFor(false));
+  train_.memory = PlanMemory(train_.graph, fixed, *backend_, MemoryOptionsFor(false));
   return absl::OkStatus();
 }
 
@@ -459,7 +461,7 @@ absl::Status CompiledPlan::CompileEvaluation() {
   Graph graph;
   const Forward forward = BuildForward(&graph, spec_.eval_block, /*training=*/false);
   LS_RETURN_IF_ERROR(graph.status());
-  graph.AddOutput("sums", graph.Add("classification_sums", {forward.logits, forward.labels},
+  graph.AddOutput("sums", graph.Add(ops::kClassificationSums, {forward.logits, forward.labels},
                                     LossAttrs(graph, forward.logits)));
   if (spec_.inference) graph.AddOutput(kLogitsOutput, forward.logits);
   LS_RETURN_IF_ERROR(graph.Verify());
@@ -472,7 +474,7 @@ absl::Status CompiledPlan::CompileEvaluation() {
   // A decode program writes over the arena, and training changes the parameters.
   const bool keep = spec_.inference && !spec_.decode && spec_.passes.keep_constants;
   evaluate_.memory =
-      PlanMemory(evaluate_.graph, BindLeaves(evaluate_.graph), targets_, MemoryOptionsFor(keep));
+      PlanMemory(evaluate_.graph, BindLeaves(evaluate_.graph), *backend_, MemoryOptionsFor(keep));
   return absl::OkStatus();
 }
 

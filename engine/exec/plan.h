@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/graph/backend.h"
 #include "engine/models/model.h"
 #include "engine/optim/groups.h"
 #include "engine/optim/optimizer.h"
@@ -138,6 +139,7 @@ class CompiledPlan : public Plan {
 
   const TrainSpec spec_;
   CpuTargets targets_;
+  std::unique_ptr<const Backend> backend_;  // null until the targets are chosen
   Precision precision_;
   int recompute_level_ = 0;
   std::unique_ptr<Model> model_;

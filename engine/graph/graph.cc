@@ -8,8 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/status.h"
-#include "engine/ops/op.h"
-#include "engine/ops/registry.h"
+#include "engine/graph/op.h"
 
 namespace lockstep::engine {
 namespace {
@@ -62,36 +61,45 @@ Value Graph::Fail(absl::Status status) {
 
 Value Graph::Add(const std::string& op, std::vector<Value> inputs, Attrs attrs,
                  const std::string& name) {
-  if (!status_.ok()) return Value();
   const OpDef* def = FindOp(op);
   LS_CHECK(def != nullptr) << "no op is named " << op;
-  LS_CHECK(!def->leaf) << op;
+  return Add(*def, std::move(inputs), std::move(attrs), name);
+}
+
+Value Graph::Add(const OpDef& op, std::vector<Value> inputs, Attrs attrs, const std::string& name) {
+  if (!status_.ok()) return Value();
+  LS_CHECK(!op.leaf) << op.name;
   std::vector<TensorType> types;
   for (const Value& input : inputs) {
-    LS_CHECK(input.valid() && input.node < static_cast<int>(nodes_.size())) << op;
+    LS_CHECK(input.valid() && input.node < static_cast<int>(nodes_.size())) << op.name;
     types.push_back(type(input));
   }
   const int count = static_cast<int>(inputs.size());
-  LS_CHECK(count >= def->min_inputs && count <= def->max_inputs) << op << " has " << count;
-  absl::StatusOr<std::vector<TensorType>> outputs = InferOutputs(*def, types, attrs);
+  LS_CHECK(count >= op.min_inputs && count <= op.max_inputs) << op.name << " has " << count;
+  absl::StatusOr<std::vector<TensorType>> outputs = InferOutputs(op, types, attrs);
   if (!outputs.ok()) {
-    return Fail(Annotate(outputs.status(), absl::StrCat(op, name.empty() ? "" : " ", name)));
+    return Fail(Annotate(outputs.status(), absl::StrCat(op.name, name.empty() ? "" : " ", name)));
   }
-  nodes_.push_back({def, std::move(inputs), std::move(attrs), *std::move(outputs), name});
+  nodes_.push_back({&op, std::move(inputs), std::move(attrs), *std::move(outputs), name});
   return Value{static_cast<int>(nodes_.size()) - 1, 0};
 }
 
 Value Graph::AddLeaf(const std::string& op, TensorType type, const std::string& name) {
-  if (!status_.ok()) return Value();
   const OpDef* def = FindOp(op);
-  LS_CHECK(def != nullptr && def->leaf) << op;
+  LS_CHECK(def != nullptr) << "no op is named " << op;
+  return AddLeaf(*def, std::move(type), name);
+}
+
+Value Graph::AddLeaf(const OpDef& op, TensorType type, const std::string& name) {
+  if (!status_.ok()) return Value();
+  LS_CHECK(op.leaf) << op.name;
   for (const int64_t extent : type.shape) {
     if (extent < 1) {
       return Fail(absl::InvalidArgumentError(absl::StrCat(
-          op, " ", name, ": shape ", engine::ToString(type.shape), " has an extent below 1")));
+          op.name, " ", name, ": shape ", engine::ToString(type.shape), " has an extent below 1")));
     }
   }
-  nodes_.push_back({def, {}, {}, {std::move(type)}, name});
+  nodes_.push_back({&op, {}, {}, {std::move(type)}, name});
   return Value{static_cast<int>(nodes_.size()) - 1, 0};
 }
 

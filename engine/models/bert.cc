@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/models/bert.h"
-
+// BERT (J. Devlin et al., "BERT: pre-training of deep bidirectional transformers", 2019), with the
+// parameter names of Hugging Face's files: bert.embeddings.word_embeddings.weight, ... Samples with
+// a label for each token train the masked language model over all positions (head
+// cls.predictions, which shares the word embeddings' weight); samples with one label train a
+// classifier on the pooled first token. Thread-safety: immutable.
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "engine/models/transformer.h"
 
 namespace lockstep::engine {
 namespace {
@@ -27,7 +33,28 @@ constexpr const char* kTransform = "cls.predictions.transform";
 
 std::string Layer(int64_t layer) { return absl::StrCat("bert.encoder.layer.", layer, "."); }
 
-}  // namespace
+class Bert : public Model {
+ public:
+  // Takes "tokens" i32 [T], "segments" i32 [T] of 0 and 1 where the samples have them, and which
+  // tokens count: "attention_mask" i32 [T] (0: does not) or "lengths" i32 (the first ones).
+  // Errors: InvalidArgument for sizes that do not fit, other samples, unknown presets.
+  static absl::StatusOr<std::unique_ptr<Model>> Make(const BertSpec& spec, const InputSpec& input);
+
+  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
+  bool random() const override { return size_.dropout > 0; }
+  Value Build(Graph* graph, const ModelInputs& inputs) const override;
+
+ private:
+  void ListParameters();
+  Value BuildEmbeddings(Graph* graph, const ModelInputs& inputs) const;
+
+  TransformerSize size_;
+  int64_t classes_ = 0;
+  bool classifies_ = false;
+  bool segments_ = false;
+  std::string mask_;  // the field that says which tokens count; empty: all do
+  std::vector<ParameterSpec> parameters_;
+};
 
 absl::StatusOr<std::unique_ptr<Model>> Bert::Make(const BertSpec& spec, const InputSpec& input) {
   const Preset* preset = nullptr;
@@ -154,6 +181,12 @@ Value Bert::Build(Graph* graph, const ModelInputs& inputs) const {
   x = build.LayerNorm(absl::StrCat(kTransform, ".LayerNorm"), x, kEps);
   return graph->Add("linear", {x, build.Parameter(kWords), build.Parameter("cls.predictions.bias")},
                     {}, "cls.predictions");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> BertSpec::Make(const InputSpec& input) const {
+  return Bert::Make(*this, input);
 }
 
 }  // namespace lockstep::engine

@@ -1,18 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/models/mlp.h"
-
+// A multi-layer perceptron: linear layers with relu between them, named as torch.nn.Sequential
+// names them: "0.weight", "0.bias", "2.weight", ... (the odd places are the relus, whatever the
+// dropout). Thread-safety: immutable.
 #include <cmath>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/philox.h"
+#include "engine/models/model.h"
 
 namespace lockstep::engine {
 namespace {
 
 std::string LayerName(size_t layer) { return absl::StrCat(2 * layer); }
 
-}  // namespace
+class Mlp : public Model {
+ public:
+  // Errors: InvalidArgument for widths below 1 and a dropout outside [0, 1).
+  static absl::StatusOr<std::unique_ptr<Model>> Make(const MlpSpec& spec, const InputSpec& input);
+
+  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
+  bool random() const override { return dropout_ > 0; }
+  Value Build(Graph* graph, const ModelInputs& inputs) const override;
+
+ private:
+  std::vector<int64_t> widths_;  // from the input's elements to the classes
+  double dropout_ = 0;
+  std::vector<ParameterSpec> parameters_;
+};
 
 absl::StatusOr<std::unique_ptr<Model>> Mlp::Make(const MlpSpec& spec, const InputSpec& input) {
   auto model = std::make_unique<Mlp>();
@@ -71,6 +88,12 @@ Value Mlp::Build(Graph* graph, const ModelInputs& inputs) const {
     if (!x.valid()) return x;
   }
   return x;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> MlpSpec::Make(const InputSpec& input) const {
+  return Mlp::Make(*this, input);
 }
 
 }  // namespace lockstep::engine

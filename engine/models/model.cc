@@ -2,14 +2,9 @@
 #include "engine/models/model.h"
 
 #include <utility>
+#include <variant>
 
 #include "common/check.h"
-#include "engine/models/bert.h"
-#include "engine/models/cnn.h"
-#include "engine/models/gpt.h"
-#include "engine/models/mlp.h"
-#include "engine/models/resnet.h"
-#include "engine/models/sequence.h"
 
 namespace lockstep::engine {
 
@@ -30,12 +25,7 @@ DecodeOutputs Model::BuildDecode(Graph*, const ModelInputs&, const DecodeInputs&
 }
 
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelSpec& spec, const InputSpec& input) {
-  if (const auto* gpt = std::get_if<GptSpec>(&spec)) return Gpt::Make(*gpt, input);
-  if (const auto* bert = std::get_if<BertSpec>(&spec)) return Bert::Make(*bert, input);
-  if (const auto* cnn = std::get_if<CnnSpec>(&spec)) return MakeCnn(*cnn, input);
-  if (const auto* resnet = std::get_if<ResnetSpec>(&spec)) return MakeResnet(*resnet, input);
-  if (const auto* own = std::get_if<LayersSpec>(&spec)) return Sequence::Make(own->layers, input);
-  return Mlp::Make(std::get<MlpSpec>(spec), input);
+  return std::visit([&input](const auto& model) { return model.Make(input); }, spec);
 }
 
 }  // namespace lockstep::engine

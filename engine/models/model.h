@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model as the engine compiles it: its parameters with their initial values, and how it is built
-// into a graph. A model is one file of this folder and one line in model.cc.
+// into a graph. A model is one file of this folder, which defines Make of its struct in
+// engine/model_spec.h.
 // Thread-safety: values and pure functions.
 #ifndef LOCKSTEP_ENGINE_MODELS_MODEL_H_
 #define LOCKSTEP_ENGINE_MODELS_MODEL_H_

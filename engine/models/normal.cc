@@ -98,10 +98,12 @@ LOCKSTEP_INLINE void Fill(uint64_t key, double deviation, float* values, int64_t
   std::copy(last, last + (count - done), values + done);
 }
 
+#if defined(__x86_64__)
 __attribute__((target("avx2"))) void FillAvx2(uint64_t key, double deviation, float* values,
                                               int64_t count) {
   Fill(key, deviation, values, count);
 }
+#endif
 
 }  // namespace
 
@@ -110,11 +112,10 @@ void FillNormalPortably(uint64_t key, double deviation, float* values, int64_t c
 }
 
 void FillNormal(uint64_t key, double deviation, float* values, int64_t count) {
-  if (__builtin_cpu_supports("avx2")) {
-    FillAvx2(key, deviation, values, count);
-  } else {
-    FillNormalPortably(key, deviation, values, count);
-  }
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return FillAvx2(key, deviation, values, count);
+#endif
+  FillNormalPortably(key, deviation, values, count);
 }
 
 }  // namespace lockstep::engine

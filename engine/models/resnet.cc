@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/models/resnet.h"
-
+// Residual networks (He et al., 2015, Deep Residual Learning for Image Recognition) with parameters
+// named and initialised as torchvision's: the stride of a bottleneck lies in its 3 x 3 convolution.
+// Thread-safety: pure functions.
 #include <array>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/models/model.h"
 #include "engine/models/sequence.h"
 
 namespace lockstep::engine {
@@ -20,11 +23,11 @@ struct Depth {
   bool bottleneck;
 };
 
-const std::map<int, Depth>& Depths() {
-  static const auto* const depths = new std::map<int, Depth>{{18, {{2, 2, 2, 2}, false}},
-                                                             {34, {{3, 4, 6, 3}, false}},
-                                                             {50, {{3, 4, 6, 3}, true}},
-                                                             {101, {{3, 4, 23, 3}, true}}};
+const std::map<int64_t, Depth>& Depths() {
+  static const auto* const depths = new std::map<int64_t, Depth>{{18, {{2, 2, 2, 2}, false}},
+                                                                 {34, {{3, 4, 6, 3}, false}},
+                                                                 {50, {{3, 4, 6, 3}, true}},
+                                                                 {101, {{3, 4, 23, 3}, true}}};
   return *depths;
 }
 
@@ -67,8 +70,7 @@ LayerSpec Block(const std::string& name, const ResnetSpec& spec, bool bottleneck
   return block;
 }
 
-}  // namespace
-
+// Errors: InvalidArgument for a depth that is not 18, 34, 50 or 101, images that are too small.
 absl::StatusOr<std::unique_ptr<Model>> MakeResnet(const ResnetSpec& spec, const InputSpec& input) {
   const auto depth = Depths().find(spec.depth);
   if (depth == Depths().end()) {
@@ -79,11 +81,16 @@ absl::StatusOr<std::unique_ptr<Model>> MakeResnet(const ResnetSpec& spec, const 
     return absl::InvalidArgumentError(
         absl::StrCat("resnet.width is ", spec.width, ": it must be from 1 to 4096"));
   }
+  if (spec.stem != "imagenet" && spec.stem != "cifar") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("resnet.stem is ", spec.stem, ": use imagenet or cifar"));
+  }
+  const bool cifar = spec.stem == "cifar";
   std::vector<LayerSpec> layers = {
-      spec.cifar_stem ? Conv("conv1", spec.width, 3, 1) : Conv("conv1", spec.width, 7, 2),
+      cifar ? Conv("conv1", spec.width, 3, 1) : Conv("conv1", spec.width, 7, 2),
       {.kind = Kind::kBatchNorm, .name = "bn1"},
       Relu("relu")};
-  if (!spec.cifar_stem) {
+  if (!cifar) {
     layers.push_back(
         {.kind = Kind::kMaxPool, .name = "maxpool", .kernel = 3, .stride = 2, .padding = 1});
   }
@@ -103,6 +110,12 @@ absl::StatusOr<std::unique_ptr<Model>> MakeResnet(const ResnetSpec& spec, const 
   layers.push_back({.kind = Kind::kGlobalAveragePool, .name = "avgpool"});
   layers.push_back({.kind = Kind::kLinear, .name = "fc", .width = input.classes});
   return Sequence::Make(std::move(layers), input);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> ResnetSpec::Make(const InputSpec& input) const {
+  return MakeResnet(*this, input);
 }
 
 }  // namespace lockstep::engine

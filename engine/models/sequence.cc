@@ -367,4 +367,8 @@ Value Sequence::BuildLayer(Graph* graph, const ModelInputs& inputs, const LayerS
   return Value();
 }
 
+absl::StatusOr<std::unique_ptr<Model>> LayersSpec::Make(const InputSpec& input) const {
+  return Sequence::Make(sequence, input);
+}
+
 }  // namespace lockstep::engine

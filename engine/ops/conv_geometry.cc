@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
 
 namespace lockstep::engine {
 namespace {

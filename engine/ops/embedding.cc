@@ -93,17 +93,21 @@ std::vector<OpCase> Cases() {
 std::vector<OpCase> BackwardCases() {
   return {{{I({1, 1}), F({1, 1})}, {{"rows", int64_t{1}}}, 1},
           {{I({3, 11}), F({33, 33})}, {{"rows", int64_t{7}}}, 7},
-          {{I({65}), F({65, 5}), F({31, 5})}, {{"rows", int64_t{31}}}, 31}};
+          {{I({65}), F({65, 5}), F({31, 5})}, {{"rows", int64_t{31}}}, 31},
+          {{I({70}), F({70, 24}), F({5, 24})}, {{"rows", int64_t{5}}}, 5},
+          {{I({9}), F({9, 264})}, {{"rows", int64_t{11}}}, 11}};
 }
 std::vector<OpCase> PositionCases() {
   return {{{F({1, 1}), F({1, 1})}, {{"length", int64_t{1}}}},
           {{F({33, 31}), F({11, 31})}, {{"length", int64_t{11}}}},
-          {{F({6, 33}), F({31, 33})}, {{"length", int64_t{3}}}}};
+          {{F({6, 33}), F({31, 33})}, {{"length", int64_t{3}}}},
+          {{F({6, 40}), F({31, 40})}, {{"length", int64_t{3}}}}};
 }
 std::vector<OpCase> PositionBackwardCases() {
   return {{{F({1, 1})}, {{"length", int64_t{1}}, {"rows", int64_t{1}}}},
           {{F({33, 31})}, {{"length", int64_t{11}}, {"rows", int64_t{11}}}},
-          {{F({6, 33})}, {{"length", int64_t{3}}, {"rows", int64_t{31}}}}};
+          {{F({6, 33})}, {{"length", int64_t{3}}, {"rows", int64_t{31}}}},
+          {{F({33, 16})}, {{"length", int64_t{3}}, {"rows", int64_t{5}}}}};
 }
 
 }  // namespace

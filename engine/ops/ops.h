@@ -1,33 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops. Each is defined in the file of its name.
+// The ops of op_list.inc. Each is defined in the file of its name.
 // Thread-safety: immutable.
 #ifndef LOCKSTEP_ENGINE_OPS_OPS_H_
 #define LOCKSTEP_ENGINE_OPS_OPS_H_
 
 #include "common/float8.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
 
 namespace lockstep::engine::ops {
 
-extern const OpDef kAdd;
-extern const OpDef kBiasBackward;
-extern const OpDef kCast;
-extern const OpDef kClassificationSums;
-extern const OpDef kDeposit;
-extern const OpDef kInput;
-extern const OpDef kLinear;
-extern const OpDef kLinearBackwardInput;
-extern const OpDef kLinearBackwardWeight;
-extern const OpDef kParameter;
-extern const OpDef kQuantizeFp8;
-extern const OpDef kRelu;
-extern const OpDef kReluBackward;
-extern const OpDef kReshape;
-extern const OpDef kScale;
-extern const OpDef kLinearSoftmaxCrossEntropy;
-extern const OpDef kSoftmaxCrossEntropy;
-extern const OpDef kSoftmaxCrossEntropyBackward;
-extern const OpDef kSoftmaxCrossEntropyWithGradient;
+#define LOCKSTEP_OP(Name) extern const OpDef k##Name;
+#define LOCKSTEP_POINTWISE(Name) extern const OpDef k##Name;
+#define LOCKSTEP_CPU_OP(Name) extern const OpDef k##Name;
+#define LOCKSTEP_PLAIN_OP(Name) extern const OpDef k##Name;
+#include "engine/ops/op_list.inc"
 
 // What the third operand of linear_backward_input is (attribute third; default: a mask).
 enum class Third {
@@ -44,31 +30,6 @@ Float8Format Float8FormatOf(const Attrs& attrs);
 // The attribute of linear and its gradients that names the FP8 formats of their factors, such as
 // "e5m2,e4m3". passes/fp8.h sets it and rounds them.
 inline constexpr const char* kFp8Attr = "fp8";
-
-// Transformers.
-extern const OpDef kAddPositions;
-extern const OpDef kAddPositionsBackward;
-extern const OpDef kAttention;
-extern const OpDef kAttentionBackward;
-extern const OpDef kAttentionStep;
-extern const OpDef kDropout;
-extern const OpDef kEmbedding;
-extern const OpDef kEmbeddingBackward;
-extern const OpDef kGelu;
-extern const OpDef kGeluBackward;
-extern const OpDef kLayerNorm;
-extern const OpDef kLayerNormBackwardInput;
-extern const OpDef kLayerNormBackwardWeight;
-extern const OpDef kSigmoid;
-extern const OpDef kSigmoidBackward;
-extern const OpDef kSilu;
-extern const OpDef kSiluBackward;
-extern const OpDef kSoftmax;
-extern const OpDef kSoftmaxBackward;
-extern const OpDef kTakeRows;
-extern const OpDef kTakeRowsBackward;
-extern const OpDef kTanh;
-extern const OpDef kTanhBackward;
 
 // The address of what is random in a run: i32 {step's low half, its high half, shard, micro-batch}.
 inline constexpr int64_t kAddressWords = 4;
@@ -95,26 +56,6 @@ struct AttentionShape {
   static absl::StatusOr<AttentionShape> Of(const std::vector<TensorType>& inputs,
                                            const Attrs& attrs, size_t first);
 };
-// Images: convolution, pooling, normalisation.
-extern const OpDef kAvgPool2d;
-extern const OpDef kAvgPool2dBackward;
-extern const OpDef kBatchNorm;
-extern const OpDef kBatchNormBackward;
-extern const OpDef kBatchNormInference;
-extern const OpDef kChannelsFirst;
-extern const OpDef kChannelsLast;
-extern const OpDef kConv2d;
-extern const OpDef kConv2dBackwardInput;
-extern const OpDef kConv2dBackwardWeight;
-extern const OpDef kConv2dMaxPool;
-extern const OpDef kConv2dMaxPoolBackwardWeight;
-extern const OpDef kFoldBatchNorm;
-extern const OpDef kGlobalAveragePool;
-extern const OpDef kGlobalAveragePoolBackward;
-extern const OpDef kMaxPool2d;
-extern const OpDef kMaxPool2dBackward;
-extern const OpDef kMaxUnpool2d;
-
 // Shared by the softmax ops: logits f32[m, n], labels i32[m].
 absl::Status CheckLogits(const std::vector<TensorType>& inputs, const Attrs& attrs);
 inline constexpr const char* kFirstOrder =

@@ -3,10 +3,10 @@
 
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -32,15 +32,15 @@ class ActivationFusion {
   }
 
  private:
-  bool Is(int id, std::string_view op) const { return op == graph_.node(id).op->name; }
+  bool Is(int id, const OpDef& op) const { return graph_.node(id).op == &op; }
   const std::vector<int>& Readers(int id) const { return readers_[static_cast<size_t>(id)][0]; }
 
   // Notes `id` if it is an activation that goes into the product before it.
   void Find(int id) {
-    if (!Is(id, "gelu") && !Is(id, "silu")) return;
+    if (!Is(id, ops::kGelu) && !Is(id, ops::kSilu)) return;
     const int linear = graph_.node(id).inputs[0].node;
     const Node& product = graph_.node(linear);
-    if (!Is(linear, "linear") || product.attrs.String("activation", "none") != "none") return;
+    if (!Is(linear, ops::kLinear) || product.attrs.String("activation", "none") != "none") return;
     if (Readers(linear).size() != 1) return;
     absorbed_.insert(linear);
     activations_.insert(id);
@@ -52,8 +52,8 @@ class ActivationFusion {
     const bool tanh = activation.attrs.String("approximate") == "tanh";
     Attrs attrs = product.attrs;
     attrs.Set("activation", std::string(activation.op->name) + (tanh ? "_tanh" : ""));
-    rewriter_.Replace(
-        {id, 0}, rewriter_.to().Add("linear", rewriter_.Map(product.inputs), attrs, product.name));
+    rewriter_.Replace({id, 0}, rewriter_.to().Add(ops::kLinear, rewriter_.Map(product.inputs),
+                                                  attrs, product.name));
   }
 
   const Graph& graph_;

@@ -6,7 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine {
 namespace {
@@ -32,7 +33,7 @@ absl::StatusOr<std::vector<Value>> Differentiate(Graph* graph,
   std::map<Value, Value> gradients;
   const auto accumulate = [&](Value value, Value gradient) {
     const auto [it, fresh] = gradients.emplace(value, gradient);
-    if (!fresh) it->second = graph->Add("add", {it->second, gradient});
+    if (!fresh) it->second = graph->Add(ops::kAdd, {it->second, gradient});
   };
   for (const auto& [value, seed] : seeds) accumulate(value, seed);
 

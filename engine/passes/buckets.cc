@@ -7,7 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 #include "common/check.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -32,7 +33,8 @@ Graph AddDeposits(const Graph& graph) {
       const Value value = graph.outputs()[i].second;
       const auto& of = readers[static_cast<size_t>(value.node)][static_cast<size_t>(value.output)];
       const bool born = graph.node(id).op->accumulates && of.size() == 1;
-      placed[i] = born ? rewriter.Map(value) : rewriter.to().Add("deposit", {rewriter.Map(value)});
+      placed[i] =
+          born ? rewriter.Map(value) : rewriter.to().Add(ops::kDeposit, {rewriter.Map(value)});
     }
   }
   Graph made = std::move(rewriter.to());

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/cpu/kernel.h"
 #include "engine/engine.h"
 #include "engine/graph/graph.h"
+#include "engine/graph/storage.h"
 
 namespace lockstep::engine {
 

@@ -4,10 +4,10 @@
 #include <map>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -21,8 +21,8 @@ class EpilogueFusion {
   Graph Run() {
     const int count = static_cast<int>(graph_.nodes().size());
     for (int id = 0; id < count; ++id) {
-      if (options_.gelu && Is(id, "gelu")) FindGelu(id);
-      if (options_.sums && Is(id, "bias_backward")) FindSums(id);
+      if (options_.gelu && Is(id, ops::kGelu)) FindGelu(id);
+      if (options_.sums && Is(id, ops::kBiasBackward)) FindSums(id);
     }
     for (int id = 0; id < count; ++id) {
       if (absorbed_.contains(id)) continue;
@@ -40,7 +40,7 @@ class EpilogueFusion {
   }
 
  private:
-  bool Is(int id, std::string_view op) const { return op == graph_.node(id).op->name; }
+  bool Is(int id, const OpDef& op) const { return graph_.node(id).op == &op; }
   const std::vector<int>& Readers(int id) const { return readers_[static_cast<size_t>(id)][0]; }
   bool IsOutput(int reader) const { return reader >= static_cast<int>(graph_.nodes().size()); }
 
@@ -50,7 +50,7 @@ class EpilogueFusion {
     if (gelu.attrs.String("approximate") != "tanh") return;
     const int linear = gelu.inputs[0].node;
     const Node& product = graph_.node(linear);
-    if (!Is(linear, "linear") || product.attrs.String("activation", "none") != "none") return;
+    if (!Is(linear, ops::kLinear) || product.attrs.String("activation", "none") != "none") return;
     if (product.inputs.size() == 4) return;
     int backward = -1;
     for (const int reader : Readers(linear)) {
@@ -66,10 +66,10 @@ class EpilogueFusion {
   }
   // `backward` is the gradient of `id`, of a product that nothing else reads.
   bool IsGradient(int id, int backward) const {
-    if (!Is(backward, "gelu_backward")) return false;
+    if (!Is(backward, ops::kGeluBackward)) return false;
     const std::vector<Value>& inputs = graph_.node(backward).inputs;
     const int product = inputs[0].node;
-    return inputs[1] == graph_.node(id).inputs[0] && Is(product, "linear_backward_input") &&
+    return inputs[1] == graph_.node(id).inputs[0] && Is(product, ops::kLinearBackwardInput) &&
            graph_.node(product).inputs.size() == 2 && Readers(product).size() == 1;
   }
 
@@ -78,7 +78,8 @@ class EpilogueFusion {
     const Value dy = graph_.node(id).inputs[0];
     for (const int reader :
          readers_[static_cast<size_t>(dy.node)][static_cast<size_t>(dy.output)]) {
-      if (reader >= id || !Is(reader, "linear_backward_weight") || sums_.contains(reader)) continue;
+      if (reader >= id || !Is(reader, ops::kLinearBackwardWeight) || sums_.contains(reader))
+        continue;
       sums_[reader] = id;
       absorbed_.insert(id);
       return;
@@ -92,7 +93,7 @@ class EpilogueFusion {
     attrs.Set("activation", std::string("gelu_tanh"));
     attrs.Set("keep", int64_t{1});
     const Value made =
-        rewriter_.to().Add("linear", rewriter_.Map(product.inputs), attrs, product.name);
+        rewriter_.to().Add(ops::kLinear, rewriter_.Map(product.inputs), attrs, product.name);
     rewriter_.Replace({id, 0}, made);
     rewriter_.Replace(kept, {made.node, 1});
   }
@@ -105,7 +106,7 @@ class EpilogueFusion {
     Attrs attrs = product.attrs;
     attrs.Set("third", std::string("gelu_tanh"));
     rewriter_.Replace({id, 0},
-                      rewriter_.to().Add("linear_backward_input", rewriter_.Map(inputs), attrs));
+                      rewriter_.to().Add(ops::kLinearBackwardInput, rewriter_.Map(inputs), attrs));
   }
 
   void EmitSums(int id) {
@@ -113,7 +114,7 @@ class EpilogueFusion {
     const int sums = sums_.at(id);
     Attrs attrs = product.attrs;
     attrs.Set("sums", int64_t{product.inputs[0] == graph_.node(sums).inputs[0] ? 1 : 2});
-    const Value made = rewriter_.to().Add("linear_backward_weight", rewriter_.Map(product.inputs),
+    const Value made = rewriter_.to().Add(ops::kLinearBackwardWeight, rewriter_.Map(product.inputs),
                                           attrs, product.name);
     rewriter_.Replace({id, 0}, made);
     rewriter_.Replace({sums, 0}, {made.node, 1});

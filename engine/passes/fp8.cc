@@ -2,7 +2,6 @@
 #include "engine/passes/fp8.h"
 
 #include <map>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,7 +13,7 @@
 namespace lockstep::engine {
 namespace {
 
-bool Is(const Node& node, std::string_view op) { return op == node.op->name; }
+bool Is(const Node& node, const OpDef& op) { return node.op == &op; }
 bool IsMarked(const Node& node) { return !node.attrs.String(ops::kFp8Attr).empty(); }
 
 // The name of a linear layer's weight.
@@ -24,7 +23,7 @@ std::string WeightOf(const Graph& graph, const Node& linear) {
 // Of the first layer that has a weight: a matrix, a table or filters.
 std::string FirstWeight(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
-    if (Is(node, "parameter") && node.outputs[0].shape.size() >= 2) return node.name;
+    if (Is(node, ops::kParameter) && node.outputs[0].shape.size() >= 2) return node.name;
   }
   return "";
 }
@@ -32,7 +31,7 @@ std::string FirstWeight(const Graph& graph) {
 std::string LastWeight(const Graph& graph, Value logits) {
   while (!graph.node(logits.node).op->leaf) {
     const Node& node = graph.node(logits.node);
-    if (Is(node, "linear")) return WeightOf(graph, node);
+    if (Is(node, ops::kLinear)) return WeightOf(graph, node);
     logits = node.inputs[0];
   }
   return "";
@@ -57,7 +56,7 @@ class Fp8Pass {
  private:
   // A cast that is there for factors alone which are rounded from what it takes.
   bool IsReplaced(int id) const {
-    if (!Is(graph_.node(id), "cast")) return false;
+    if (!Is(graph_.node(id), ops::kCast)) return false;
     const std::vector<int>& readers = readers_[static_cast<size_t>(id)][0];
     for (const int reader : readers) {
       if (reader >= static_cast<int>(graph_.nodes().size())) return false;  // an output
@@ -86,12 +85,12 @@ class Fp8Pass {
 
   // A leaf is rounded again for each reader, as by the precision pass: it stays where it is.
   Value Rounded(Value value, const std::string& format) {
-    if (Is(graph_.node(value.node), "cast")) value = graph_.node(value.node).inputs[0];
+    if (Is(graph_.node(value.node), ops::kCast)) value = graph_.node(value.node).inputs[0];
     const bool leaf = graph_.node(value.node).op->leaf;
     const auto key = std::pair(value, format);
     if (const auto it = rounded_.find(key); !leaf && it != rounded_.end()) return it->second;
     const Value made =
-        rewriter_.to().Add("quantize_fp8", {rewriter_.Map(value)}, {{"format", format}});
+        rewriter_.to().Add(ops::kQuantizeFp8, {rewriter_.Map(value)}, {{"format", format}});
     rewriter_.to().SetOrigin(made, graph_.Origin(value));
     return rounded_[key] = made;
   }
@@ -110,7 +109,8 @@ absl::StatusOr<Graph> MarkFp8(const Graph& graph, Value logits) {
   bool any = false;
   for (int id = 0; id < static_cast<int>(graph.nodes().size()); ++id) {
     const Node& node = graph.node(id);
-    if (!Is(node, "linear") || WeightOf(graph, node) == first || WeightOf(graph, node) == last) {
+    if (!Is(node, ops::kLinear) || WeightOf(graph, node) == first ||
+        WeightOf(graph, node) == last) {
       rewriter.Copy(id);
       continue;
     }
@@ -118,7 +118,7 @@ absl::StatusOr<Graph> MarkFp8(const Graph& graph, Value logits) {
     Attrs attrs = node.attrs;
     attrs.Set(ops::kFp8Attr, std::string("e4m3,e4m3"));
     rewriter.Replace({id, 0},
-                     rewriter.to().Add("linear", rewriter.Map(node.inputs), attrs, node.name));
+                     rewriter.to().Add(ops::kLinear, rewriter.Map(node.inputs), attrs, node.name));
   }
   if (any) return rewriter.Finish();
   return absl::InvalidArgumentError(

@@ -4,10 +4,10 @@
 #include <map>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/activation_fusion.h"
 #include "engine/passes/head_fusion.h"
 #include "engine/passes/image_fusion.h"
@@ -37,7 +37,7 @@ class Fusion {
   }
 
  private:
-  bool Is(int id, std::string_view op) const { return op == graph_.node(id).op->name; }
+  bool Is(int id, const OpDef& op) const { return graph_.node(id).op == &op; }
   // The only reader of the only output of `id`, or -1.
   int OnlyReader(int id) const {
     const auto& readers = readers_[static_cast<size_t>(id)];
@@ -50,15 +50,16 @@ class Fusion {
     for (int id = 0; id < count; ++id) {
       const int reader = OnlyReader(id);
       const bool plain = graph_.node(id).attrs.String("activation", "none") == "none";
-      if (options_.relu && Is(id, "linear") && plain && reader >= 0 && Is(reader, "relu")) {
+      if (options_.relu && Is(id, ops::kLinear) && plain && reader >= 0 && Is(reader, ops::kRelu)) {
         Pair(reader, id, id);
       }
-      if (options_.relu && Is(id, "linear_backward_input") && graph_.node(id).inputs.size() == 2 &&
-          reader >= 0 && Is(reader, "relu_backward") && graph_.node(reader).inputs[0].node == id) {
+      if (options_.relu && Is(id, ops::kLinearBackwardInput) &&
+          graph_.node(id).inputs.size() == 2 && reader >= 0 && Is(reader, ops::kReluBackward) &&
+          graph_.node(reader).inputs[0].node == id) {
         Pair(reader, id, id);
       }
-      if (options_.loss && Is(id, "softmax_cross_entropy_backward")) PairLoss(id);
-      if (reader >= 0 && Is(reader, "add") && !heads_.contains(reader) && TakesAddend(id)) {
+      if (options_.loss && Is(id, ops::kSoftmaxCrossEntropyBackward)) PairLoss(id);
+      if (reader >= 0 && Is(reader, ops::kAdd) && !heads_.contains(reader) && TakesAddend(id)) {
         Pair(reader, id, id);
       }
     }
@@ -67,11 +68,11 @@ class Fusion {
   // An embedding's gradient is added to a base that is no activation: that of a tied weight.
   bool TakesAddend(int id) const {
     const size_t operands = graph_.node(id).inputs.size();
-    return (options_.residuals && Is(id, "dropout") && operands == 2) ||
-           (options_.residuals && Is(id, "layer_norm_backward_input") && operands == 5) ||
-           (options_.residuals && Is(id, "embedding_backward") && operands == 2) ||
-           (options_.addends && Is(id, "linear_backward_input") && operands == 2) ||
-           (options_.addends && Is(id, "linear") && operands == 3 &&
+    return (options_.residuals && Is(id, ops::kDropout) && operands == 2) ||
+           (options_.residuals && Is(id, ops::kLayerNormBackwardInput) && operands == 5) ||
+           (options_.residuals && Is(id, ops::kEmbeddingBackward) && operands == 2) ||
+           (options_.addends && Is(id, ops::kLinearBackwardInput) && operands == 2) ||
+           (options_.addends && Is(id, ops::kLinear) && operands == 3 &&
             graph_.node(id).attrs.String("activation", "none") == "none");
   }
   // `head` is emitted fused with `other`; `gone` is not emitted.
@@ -82,7 +83,7 @@ class Fusion {
   void PairLoss(int backward) {
     const Node& node = graph_.node(backward);
     for (int id = 0; id < backward; ++id) {
-      if (!Is(id, "softmax_cross_entropy") || heads_.contains(id)) continue;
+      if (!Is(id, ops::kSoftmaxCrossEntropy) || heads_.contains(id)) continue;
       const Node& forward = graph_.node(id);
       const bool same = forward.inputs[0] == node.inputs[0] && forward.inputs[1] == node.inputs[1];
       // The seed must be there when the loss is computed.
@@ -98,7 +99,7 @@ class Fusion {
   void FindBias(int head, int backward) {
     if (!options_.loss_bias) return;
     for (const int reader : readers_[static_cast<size_t>(backward)][0]) {
-      if (reader >= static_cast<int>(graph_.nodes().size()) || !Is(reader, "bias_backward")) {
+      if (reader >= static_cast<int>(graph_.nodes().size()) || !Is(reader, ops::kBiasBackward)) {
         continue;
       }
       biases_[head] = reader;
@@ -111,23 +112,24 @@ class Fusion {
     const Node& a = graph_.node(head);
     const Node& b = graph_.node(other);
     Graph& to = rewriter_.to();
-    if (Is(head, "relu")) {
+    if (Is(head, ops::kRelu)) {
       Attrs attrs = b.attrs;
       attrs.Set("activation", std::string("relu"));
-      rewriter_.Replace({head, 0}, to.Add("linear", rewriter_.Map(b.inputs), attrs, b.name));
+      rewriter_.Replace({head, 0}, to.Add(ops::kLinear, rewriter_.Map(b.inputs), attrs, b.name));
       return;
     }
-    if (Is(head, "relu_backward")) {
+    if (Is(head, ops::kReluBackward)) {
       std::vector<Value> inputs = b.inputs;
       inputs.push_back(a.inputs[1]);
-      rewriter_.Replace({head, 0}, to.Add("linear_backward_input", rewriter_.Map(inputs), b.attrs));
+      rewriter_.Replace({head, 0},
+                        to.Add(ops::kLinearBackwardInput, rewriter_.Map(inputs), b.attrs));
       return;
     }
-    if (Is(head, "add")) {
+    if (Is(head, ops::kAdd)) {
       std::vector<Value> inputs = b.inputs;
       inputs.push_back(a.inputs[a.inputs[0].node == other ? 1 : 0]);
       Attrs attrs = b.attrs;
-      if (Is(other, "linear_backward_input")) attrs.Set("third", std::string("addend"));
+      if (Is(other, ops::kLinearBackwardInput)) attrs.Set("third", std::string("addend"));
       const Value made = to.Add(b.op->name, rewriter_.Map(inputs), attrs, b.name);
       rewriter_.Replace({head, 0}, made);
       return;
@@ -135,7 +137,7 @@ class Fusion {
     Attrs attrs = b.attrs;
     if (biases_.contains(head)) attrs.Set("bias", int64_t{1});
     const Value made =
-        to.Add("softmax_cross_entropy_with_gradient", rewriter_.Map(b.inputs), attrs, a.name);
+        to.Add(ops::kSoftmaxCrossEntropyWithGradient, rewriter_.Map(b.inputs), attrs, a.name);
     if (biases_.contains(head)) rewriter_.Replace({biases_[head], 0}, {made.node, 3});
     rewriter_.Replace({head, 0}, {made.node, 0});
     rewriter_.Replace({head, 1}, {made.node, 1});

@@ -5,10 +5,10 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <string_view>
 #include <vector>
 
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -47,21 +47,21 @@ class HeadFusion {
     int dbias = -1;
   };
 
-  bool Is(int id, std::string_view op) const {
-    return id < static_cast<int>(graph_.nodes().size()) && op == graph_.node(id).op->name;
+  bool Is(int id, const OpDef& op) const {
+    return id < static_cast<int>(graph_.nodes().size()) && graph_.node(id).op == &op;
   }
   const std::vector<int>& Readers(int id) const { return readers_[static_cast<size_t>(id)][0]; }
 
   // The head whose loss is node `loss`.
   std::optional<Head> Find(int loss) const {
-    if (!Is(loss, "softmax_cross_entropy")) return std::nullopt;
+    if (!Is(loss, ops::kSoftmaxCrossEntropy)) return std::nullopt;
     Head head;
     head.loss = loss;
     head.linear = graph_.node(loss).inputs[0].node;
     if (!IsWideLinear(head.linear)) return std::nullopt;
     for (const int reader : Readers(head.linear)) {
       if (reader == loss) continue;
-      if (!Is(reader, "softmax_cross_entropy_backward") || head.gradient >= 0) return std::nullopt;
+      if (!Is(reader, ops::kSoftmaxCrossEntropyBackward) || head.gradient >= 0) return std::nullopt;
       head.gradient = reader;
     }
     if (head.gradient < 0) return std::nullopt;
@@ -74,7 +74,7 @@ class HeadFusion {
   }
   bool IsWideLinear(int id) const {
     const Node& node = graph_.node(id);
-    return Is(id, "linear") && node.inputs.size() <= 3 && node.attrs.Int("in_out") == 0 &&
+    return Is(id, ops::kLinear) && node.inputs.size() <= 3 && node.attrs.Int("in_out") == 0 &&
            node.attrs.String("activation", "none") == "none" &&
            node.outputs[0].shape[0] >= kLeastRows && node.outputs[0].shape[1] >= kLeastColumns;
   }
@@ -83,12 +83,12 @@ class HeadFusion {
     const std::vector<Value>& linear = graph_.node(head->linear).inputs;
     for (const int reader : Readers(head->gradient)) {
       int* place = nullptr;
-      if (Is(reader, "linear_backward_input")) {
+      if (Is(reader, ops::kLinearBackwardInput)) {
         const std::vector<Value>& inputs = graph_.node(reader).inputs;
         if (inputs.size() == 2 && inputs[1] == linear[1]) place = &head->dx;
-      } else if (Is(reader, "linear_backward_weight")) {
+      } else if (Is(reader, ops::kLinearBackwardWeight)) {
         if (graph_.node(reader).inputs[1] == linear[0]) place = &head->dw;
-      } else if (Is(reader, "bias_backward") && linear.size() == 3) {
+      } else if (Is(reader, ops::kBiasBackward) && linear.size() == 3) {
         place = &head->dbias;
       }
       if (place == nullptr || *place >= 0) return false;
@@ -110,7 +110,7 @@ class HeadFusion {
     std::vector<Value> inputs = {linear.inputs[0], linear.inputs[1], gradient.inputs[1],
                                  gradient.inputs[2]};
     if (linear.inputs.size() == 3) inputs.push_back(linear.inputs[2]);
-    const Value made = rewriter_.to().Add("linear_softmax_cross_entropy", rewriter_.Map(inputs),
+    const Value made = rewriter_.to().Add(ops::kLinearSoftmaxCrossEntropy, rewriter_.Map(inputs),
                                           gradient.attrs, graph_.node(head.loss).name);
     rewriter_.Replace({head.loss, 0}, {made.node, 0});
     rewriter_.Replace({head.loss, 1}, {made.node, 1});

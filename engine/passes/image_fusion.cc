@@ -4,10 +4,10 @@
 #include <map>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -21,7 +21,7 @@ class Walk {
 
   Graph FoldBatchNorms() {
     ForNodes([&](int id) {
-      if (Is(id, "batch_norm_inference") && IsOnlyRead(Input(id, 0), "conv2d"))
+      if (Is(id, ops::kBatchNormInference) && IsOnlyRead(Input(id, 0), ops::kConv2d))
         Absorb(id, Input(id, 0));
     });
     return Emit([&](int id) { return EmitFolded(id); });
@@ -29,11 +29,11 @@ class Walk {
 
   Graph FuseResidualConvs() {
     ForNodes([&](int id) {
-      if (!Is(id, "relu") || !IsOnlyRead(Input(id, 0), "add")) return;
+      if (!Is(id, ops::kRelu) || !IsOnlyRead(Input(id, 0), ops::kAdd)) return;
       const int sum = Input(id, 0);
       for (size_t i = 0; i < 2; ++i) {
         const int conv = Input(sum, i);
-        if (!IsOnlyRead(conv, "conv2d") || graph_.node(conv).inputs.size() != 3) continue;
+        if (!IsOnlyRead(conv, ops::kConv2d) || graph_.node(conv).inputs.size() != 3) continue;
         residual_[id] = graph_.node(sum).inputs[1 - i];
         return Absorb(id, conv, sum);
       }
@@ -47,14 +47,14 @@ class Walk {
   }
 
  private:
-  bool Is(int id, std::string_view op) const { return op == graph_.node(id).op->name; }
+  bool Is(int id, const OpDef& op) const { return graph_.node(id).op == &op; }
   int Input(int id, size_t i) const { return graph_.node(id).inputs[i].node; }
   bool IsPlain(int id) const {
     return graph_.node(id).attrs.String("activation", "none") == "none";
   }
   // `id` is an `op` without activation whose first output has one reader, which is not the caller
   // of the graph, and is not absorbed yet.
-  bool IsOnlyRead(int id, std::string_view op) const {
+  bool IsOnlyRead(int id, const OpDef& op) const {
     const std::vector<int>& readers = readers_[static_cast<size_t>(id)][0];
     return Is(id, op) && IsPlain(id) && readers.size() == 1 && !absorbed_.contains(id) &&
            !heads_.contains(id) && readers[0] < static_cast<int>(graph_.nodes().size());
@@ -92,34 +92,35 @@ class Walk {
     std::vector<Value> inputs = {conv.inputs[1], norm.inputs[1], norm.inputs[2], norm.inputs[3],
                                  norm.inputs[4]};
     if (conv.inputs.size() == 3) inputs.push_back(conv.inputs[2]);
-    const Value folded = rewriter_.to().Add("fold_batch_norm", rewriter_.Map(inputs), norm.attrs);
-    return rewriter_.to().Add("conv2d", {rewriter_.Map(conv.inputs[0]), folded, {folded.node, 1}},
-                              conv.attrs, conv.name);
+    const Value folded = rewriter_.to().Add(ops::kFoldBatchNorm, rewriter_.Map(inputs), norm.attrs);
+    return rewriter_.to().Add(ops::kConv2d,
+                              {rewriter_.Map(conv.inputs[0]), folded, {folded.node, 1}}, conv.attrs,
+                              conv.name);
   }
 
   void FindPair(int id) {
-    if (Is(id, "relu")) {
+    if (Is(id, ops::kRelu)) {
       const int made = Input(id, 0);
-      for (const char* op : {"conv2d", "batch_norm", "batch_norm_inference"}) {
-        if (IsOnlyRead(made, op)) return Absorb(id, made);
+      for (const OpDef* op : {&ops::kConv2d, &ops::kBatchNorm, &ops::kBatchNormInference}) {
+        if (IsOnlyRead(made, *op)) return Absorb(id, made);
       }
-      if (!IsOnlyRead(made, "add")) return;
+      if (!IsOnlyRead(made, ops::kAdd)) return;
       for (size_t i = 0; i < 2; ++i) {
         const int norm = Input(made, i);
-        if (IsOnlyRead(norm, "batch_norm") && graph_.node(norm).inputs.size() == 3) {
+        if (IsOnlyRead(norm, ops::kBatchNorm) && graph_.node(norm).inputs.size() == 3) {
           residual_[id] = graph_.node(made).inputs[1 - i];
           return Absorb(id, norm, made);
         }
       }
-    } else if (Is(id, "relu_backward")) {
+    } else if (Is(id, ops::kReluBackward)) {
       const int made = Input(id, 0);
       const bool conv =
-          IsOnlyRead(made, "conv2d_backward_input") && graph_.node(made).inputs.size() == 2;
-      const bool pool = IsOnlyRead(made, "max_pool2d_backward") &&
+          IsOnlyRead(made, ops::kConv2dBackwardInput) && graph_.node(made).inputs.size() == 2;
+      const bool pool = IsOnlyRead(made, ops::kMaxPool2dBackward) &&
                         graph_.node(made).inputs[1] == graph_.node(id).inputs[1];
       if (conv || pool) Absorb(id, made);
-    } else if (Is(id, "batch_norm_backward") && graph_.node(id).inputs.size() == 5 &&
-               IsOnlyRead(Input(id, 0), "relu_backward")) {
+    } else if (Is(id, ops::kBatchNormBackward) && graph_.node(id).inputs.size() == 5 &&
+               IsOnlyRead(Input(id, 0), ops::kReluBackward)) {
       Absorb(id, Input(id, 0));
     }
   }
@@ -129,7 +130,7 @@ class Walk {
     const Node& gone = graph_.node(heads_[id]);
     std::vector<Value> inputs = gone.inputs;
     Attrs attrs = gone.attrs;
-    if (Is(id, "relu")) {
+    if (Is(id, ops::kRelu)) {
       attrs.Set("activation", std::string("relu"));
       if (residual_.contains(id)) inputs.push_back(residual_[id]);
       const Value made = rewriter_.to().Add(gone.op->name, rewriter_.Map(inputs), attrs, gone.name);
@@ -139,13 +140,13 @@ class Walk {
       }
       return made;
     }
-    if (Is(id, "batch_norm_backward")) {
+    if (Is(id, ops::kBatchNormBackward)) {
       inputs = head.inputs;
       inputs[0] = gone.inputs[0];
       inputs.push_back(gone.inputs[1]);
       return rewriter_.to().Add(head.op->name, rewriter_.Map(inputs), head.attrs, head.name);
     }
-    if (Is(heads_[id], "max_pool2d_backward")) {
+    if (Is(heads_[id], ops::kMaxPool2dBackward)) {
       attrs.Set("relu", int64_t{1});
     } else {
       inputs.push_back(head.inputs[1]);

@@ -2,24 +2,25 @@
 #include "engine/passes/launch_groups.h"
 
 #include <numeric>
-#include <string_view>
 
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine {
 namespace {
 
-bool Is(const Node& node, std::string_view op) { return op == node.op->name; }
+bool Is(const Node& node, const OpDef& op) { return node.op == &op; }
 
 // Returns whether the node's only result is the sum of a residual and something of the same shape.
 bool AddsResidual(const Node& node) {
-  return Is(node, "add") || (Is(node, "dropout") && node.inputs.size() == 3);
+  return Is(node, ops::kAdd) || (Is(node, ops::kDropout) && node.inputs.size() == 3);
 }
 
 // Returns whether `next` is the gradient of relu of a sum that it alone reads, in the same type.
 bool MasksSum(const Graph& graph, const std::vector<int>& readers, const Node& next, Value sum) {
-  return Is(graph.node(sum.node), "add") && Is(next, "relu_backward") && next.inputs[0] == sum &&
-         next.inputs[1] != sum && readers.size() == 1 && graph.type(sum) == next.outputs[0];
+  return Is(graph.node(sum.node), ops::kAdd) && Is(next, ops::kReluBackward) &&
+         next.inputs[0] == sum && next.inputs[1] != sum && readers.size() == 1 &&
+         graph.type(sum) == next.outputs[0];
 }
 
 }  // namespace
@@ -32,8 +33,8 @@ std::vector<int> LaunchGroups(const Graph& graph) {
     const Node& node = graph.nodes()[id];
     const Node& next = graph.nodes()[id + 1];
     const Value sum{static_cast<int>(id), 0};
-    const bool normed = Is(next, "layer_norm") && next.inputs[0] == sum && next.inputs[1] != sum &&
-                        next.inputs[2] != sum;
+    const bool normed = Is(next, ops::kLayerNorm) && next.inputs[0] == sum &&
+                        next.inputs[1] != sum && next.inputs[2] != sum;
     const bool masked = !node.outputs.empty() && MasksSum(graph, readers[id][0], next, sum);
     if ((AddsResidual(node) && normed) || masked) last[id] = static_cast<int>(id) + 1;
   }

@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string_view>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "engine/cpu/converting_kernel.h"
-#include "engine/ops/op.h"
-#include "engine/ops/registry.h"
-#include "engine/passes/launch_groups.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine {
 namespace {
@@ -21,11 +19,13 @@ size_t RoundUp(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 class Planner {
  public:
-  Planner(const Graph& graph, const std::map<Value, Storage>& fixed, const CpuTargets& targets,
+  Planner(const Graph& graph, const std::map<Value, Storage>& fixed, const Backend& backend,
           const MemoryOptions& options)
-      : graph_(graph), fixed_(fixed), targets_(targets), options_(options) {
-    if (options.cuda) groups_ = LaunchGroups(graph);
-  }
+      : graph_(graph),
+        fixed_(fixed),
+        backend_(backend),
+        options_(options),
+        groups_(backend.Groups(graph)) {}
 
   MemoryPlan Run() {
     if (options_.keep_constants) FindConstants();
@@ -48,12 +48,10 @@ class Planner {
   int count() const { return static_cast<int>(graph_.nodes().size()); }
   // When a node runs: those of a group when the last of them does.
   int TimeOf(int id) const {
-    return plan_.TimeOf(options_.cuda ? groups_[static_cast<size_t>(id)] : id);
+    return plan_.TimeOf(groups_.empty() ? id : groups_[static_cast<size_t>(id)]);
   }
 
-  bool IsParameter(int id) const {
-    return std::string_view(graph_.node(id).op->name) == "parameter";
-  }
+  bool IsParameter(int id) const { return graph_.node(id).op == &ops::kParameter; }
   bool IsConstant(int id) const { return IsParameter(id) || plan_.RunsOnce(id); }
 
   // Nodes that run once, and the kernels that pack an input once.
@@ -67,17 +65,17 @@ class Planner {
           std::all_of(node.inputs.begin(), node.inputs.end(),
                       [&](const Value& input) { return IsConstant(input.node); });
       if (node.op->view || plan_.RunsOnce(id)) continue;
-      if (options_.cuda) continue;
-      const size_t bytes = KernelPackedBytes(graph_, node, targets_);
-      const auto input = static_cast<size_t>(CpuKernelOf(*node.op).packed_input);
-      if (bytes > 0 && IsConstant(node.inputs[input].node)) packed_[id] = {bytes, input, 0};
+      const std::optional<PackedInput> packed = backend_.Packs(graph_, node);
+      if (packed.has_value() && IsConstant(node.inputs[packed->input].node)) {
+        packed_[id] = {*packed, 0};
+      }
     }
   }
 
   // When `reader` reads `value` for the last time; the graph's outputs are a reader behind all.
   int TimeOfRead(Value value, int reader) const {
     const auto packed = packed_.find(reader);
-    if (packed != packed_.end() && graph_.node(reader).inputs[packed->second.input] == value) {
+    if (packed != packed_.end() && graph_.node(reader).inputs[packed->second.made.input] == value) {
       return reader;
     }
     const int time = reader == count() ? plan_.runs_begin + reader : TimeOf(reader);
@@ -104,24 +102,18 @@ class Planner {
       const Node& node = graph_.node(id);
       for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) MakeHome(id, o);
       if (node.op->leaf || node.op->view) continue;
-      size_t bytes = ScratchBytes(node);
+      size_t bytes = backend_.ScratchBytes(graph_, node);
       if (const auto packed = packed_.find(id); packed != packed_.end()) {
         packed->second.buffer = plan_.buffers.size();
-        plan_.buffers.push_back({packed->second.bytes, 0, id, plan_.runs_begin + count(),
+        plan_.buffers.push_back({packed->second.made.bytes, 0, id, plan_.runs_begin + count(),
                                  absl::StrCat("%", id, " packed")});
-        bytes -= packed->second.bytes;
+        if (packed->second.made.in_scratch) bytes -= packed->second.made.bytes;
       }
       if (bytes == 0) continue;
       scratch_[id] = plan_.buffers.size();
       const int time = TimeOf(id);
       plan_.buffers.push_back({bytes, 0, time, time, absl::StrCat("%", id, " scratch")});
     }
-  }
-
-  size_t ScratchBytes(const Node& node) const {
-    if (!options_.cuda) return KernelScratchBytes(graph_, node, targets_);
-    const CudaKernelDef& kernel = CudaKernelOf(*node.op);
-    return kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(graph_, node);
   }
 
   void MakeHome(int id, int o) {
@@ -238,15 +230,14 @@ class Planner {
 
   const Graph& graph_;
   const std::map<Value, Storage>& fixed_;
-  const CpuTargets targets_;
+  const Backend& backend_;
   const MemoryOptions options_;
-  std::vector<int> groups_;
+  const std::vector<int> groups_;
   std::map<Value, int> last_read_;
   std::map<Value, Home> homes_;
   std::map<int, size_t> scratch_;
   struct Packed {
-    size_t bytes;
-    size_t input;
+    PackedInput made;
     size_t buffer;
   };
   std::map<int, Packed> packed_;
@@ -275,8 +266,8 @@ std::string MemoryPlan::ToText() const {
 }
 
 MemoryPlan PlanMemory(const Graph& graph, const std::map<Value, Storage>& fixed,
-                      const CpuTargets& targets, const MemoryOptions& options) {
-  return Planner(graph, fixed, targets, options).Run();
+                      const Backend& backend, const MemoryOptions& options) {
+  return Planner(graph, fixed, backend, options).Run();
 }
 
 }  // namespace lockstep::engine

@@ -8,8 +8,9 @@
 //
 // With `keep_constants`, for programs whose parameters stay the same from run to run, the work has
 // two parts. Once for the parameters: nodes that depend on parameters alone, and what kernels make
-// of such inputs (CpuKernel::Pack), both in the order of the nodes. In each run: the other nodes.
+// of such inputs (Backend::Packs), both in the order of the nodes. In each run: the other nodes.
 // What the runs read of the first part lives for ever; the rest of it shares its memory with them.
+// A program that shares its arena with others does the first part again after one of these has run.
 //
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_ENGINE_PASSES_MEMORY_H_
@@ -19,8 +20,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/cpu/kernel.h"
+#include "engine/graph/backend.h"
 #include "engine/graph/graph.h"
+#include "engine/graph/storage.h"
 
 namespace lockstep::engine {
 
@@ -28,7 +30,6 @@ struct MemoryOptions {
   bool reuse = true;     // false: every buffer has memory of its own
   bool in_place = true;  // false: no op writes over its input
   bool keep_constants = false;
-  bool cuda = false;  // scratch is that of the CUDA kernels; nothing is packed
 };
 
 // One stretch of the arena, alive from `first` to `last` (MemoryPlan::TimeOf).
@@ -59,9 +60,10 @@ struct MemoryPlan {
   std::string ToText() const;
 };
 
-// `fixed` are the values outside the arena; every leaf is one of them.
+// `fixed` are the values outside the arena; every leaf is one of them. `backend` says what the
+// kernels need.
 MemoryPlan PlanMemory(const Graph& graph, const std::map<Value, Storage>& fixed,
-                      const CpuTargets& targets, const MemoryOptions& options);
+                      const Backend& backend, const MemoryOptions& options);
 
 }  // namespace lockstep::engine
 

@@ -5,13 +5,12 @@
 #include <map>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "engine/cpu/image/direct_conv.h"
-#include "engine/cpu/image/winograd.h"
+#include "engine/graph/op.h"
 #include "engine/ops/conv_geometry.h"
-#include "engine/ops/op.h"
+#include "engine/ops/conv_method.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -53,7 +52,7 @@ class PoolFusion {
     Value pooled;  // the gradient of what is pooled, behind the relu
   };
 
-  bool Is(int id, std::string_view op) const { return op == graph_.node(id).op->name; }
+  bool Is(int id, const OpDef& op) const { return graph_.node(id).op == &op; }
   int Input(int id, size_t i) const { return graph_.node(id).inputs[i].node; }
   const std::vector<int>& Readers(int id) const { return readers_[static_cast<size_t>(id)][0]; }
   bool IsOutput(int reader) const { return reader >= static_cast<int>(graph_.nodes().size()); }
@@ -70,17 +69,17 @@ class PoolFusion {
 
   // `pool` is a max_pool2d of a convolution, with or without relu.
   void Find(int pool) {
-    if (!Is(pool, "max_pool2d") || !IsTwoByTwo(graph_.node(pool).attrs)) return;
+    if (!Is(pool, ops::kMaxPool2d) || !IsTwoByTwo(graph_.node(pool).attrs)) return;
     Chain chain;
     chain.pool = pool;
     chain.conv = Input(pool, 0);
-    if (Is(chain.conv, "relu")) {
+    if (Is(chain.conv, ops::kRelu)) {
       chain.relu = chain.conv;
       chain.conv = Input(chain.relu, 0);
       if (Readers(chain.conv).size() != 1) return;
     }
     const Node& conv = graph_.node(chain.conv);
-    if (!Is(chain.conv, "conv2d") || conv.inputs.size() > 3) return;
+    if (!Is(chain.conv, ops::kConv2d) || conv.inputs.size() > 3) return;
     if (conv.attrs.String("activation", "none") != "none") return;
     const absl::StatusOr<ConvGeometry> g =
         ConvOf(graph_.type(conv.inputs[0]), graph_.type(conv.inputs[1]), conv.attrs);
@@ -89,7 +88,7 @@ class PoolFusion {
     if (!chain.direct && !IsForWinograd(*g)) return;
     const std::vector<int>& readers = Readers(Input(pool, 0));
     for (const int reader : readers) {
-      if (!IsOutput(reader) && Is(reader, "max_pool2d_backward")) SetGradient(reader, &chain);
+      if (!IsOutput(reader) && Is(reader, ops::kMaxPool2dBackward)) SetGradient(reader, &chain);
     }
     for (const int reader : readers) {
       if (reader != pool && reader != chain.unpool && reader != chain.gradient) return;
@@ -106,7 +105,7 @@ class PoolFusion {
       return;
     }
     const std::vector<int>& next = Readers(unpool);
-    const bool whole = next.size() == 1 && !IsOutput(next[0]) && Is(next[0], "relu_backward") &&
+    const bool whole = next.size() == 1 && !IsOutput(next[0]) && Is(next[0], ops::kReluBackward) &&
                        Input(next[0], 0) == unpool && Input(next[0], 1) == chain->relu;
     chain->gradient = whole ? next[0] : -1;
   }
@@ -128,7 +127,7 @@ class PoolFusion {
     Attrs attrs = conv.attrs;
     if (chain.relu >= 0) attrs.Set("activation", std::string("relu"));
     Graph& to = rewriter_.to();
-    const Value made = to.Add("conv2d_max_pool", rewriter_.Map(conv.inputs), attrs, conv.name);
+    const Value made = to.Add(ops::kConv2dMaxPool, rewriter_.Map(conv.inputs), attrs, conv.name);
     rewriter_.Replace({pool, 0}, made);
     chain.places = {made.node, 1};
     // No value of the graph before is it: a name of its own, the same in every plan of the job.
@@ -141,7 +140,8 @@ class PoolFusion {
     Graph& to = rewriter_.to();
     chain.pooled = rewriter_.Map(graph_.node(chain.unpool).inputs[0]);
     if (chain.relu >= 0) {
-      chain.pooled = to.Add("relu_backward", {chain.pooled, rewriter_.Map(Value{chain.pool, 0})});
+      chain.pooled =
+          to.Add(ops::kReluBackward, {chain.pooled, rewriter_.Map(Value{chain.pool, 0})});
       to.SetOrigin(chain.pooled, {-1 - graph_.Origin({chain.gradient, 0}).node, 0});
     }
     const std::vector<int>& readers = Readers(chain.gradient);
@@ -150,21 +150,21 @@ class PoolFusion {
     });
     if (!spread) return;
     const Shape shape = graph_.node(chain.unpool).outputs[0].shape;
-    rewriter_.Replace({chain.gradient, 0}, to.Add("max_unpool2d", {chain.pooled, chain.places},
+    rewriter_.Replace({chain.gradient, 0}, to.Add(ops::kMaxUnpool2d, {chain.pooled, chain.places},
                                                   {{"extents", Shape{shape[1], shape[2]}}}));
   }
 
   // Returns whether a reader of the gradient can do with the pooled one: a sum of all pixels (by
   // way of a view) and a direct weight gradient.
   bool TakesPooled(const Chain& chain, int reader) const {
-    if (Is(reader, "conv2d_backward_weight")) {
+    if (Is(reader, ops::kConv2dBackwardWeight)) {
       return chain.direct && Input(reader, 0) == chain.gradient &&
              Input(reader, 1) != chain.gradient;
     }
-    if (!Is(reader, "reshape")) return false;
+    if (!Is(reader, ops::kReshape)) return false;
     const std::vector<int>& sums = Readers(reader);
     return std::all_of(sums.begin(), sums.end(), [&](int sum) {
-      return !IsOutput(sum) && Is(sum, "bias_backward") &&
+      return !IsOutput(sum) && Is(sum, ops::kBiasBackward) &&
              graph_.node(reader).outputs[0].shape[1] ==
                  graph_.node(chain.gradient).outputs[0].shape[3];
     });
@@ -179,16 +179,16 @@ class PoolFusion {
     const Chain& chain = chains_[found->second];
     if (!TakesPooled(chain, id)) return false;
     Graph& to = rewriter_.to();
-    if (Is(id, "reshape")) {
+    if (Is(id, ops::kReshape)) {
       const Shape shape = to.type(chain.pooled).shape;
       const Shape rows = {shape[0] * shape[1] * shape[2], shape[3]};
-      const Value made = to.Add("reshape", {chain.pooled}, {{"shape", rows}}, node.name);
+      const Value made = to.Add(ops::kReshape, {chain.pooled}, {{"shape", rows}}, node.name);
       rewriter_.Replace({id, 0}, made);
       // It is another view than the one before.
       to.SetOrigin(made, {-1 - graph_.Origin({id, 0}).node, 0});
       return true;
     }
-    rewriter_.Replace({id, 0}, to.Add("conv2d_max_pool_backward_weight",
+    rewriter_.Replace({id, 0}, to.Add(ops::kConv2dMaxPoolBackwardWeight,
                                       {chain.pooled, chain.places, rewriter_.Map(node.inputs[1])},
                                       node.attrs, node.name));
     return true;

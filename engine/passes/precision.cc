@@ -2,13 +2,13 @@
 #include "engine/passes/precision.h"
 
 #include <map>
-#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "engine/engine.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -39,7 +39,7 @@ class PrecisionPass {
  private:
   DType TypeOf(Value value) const { return types_.at(value); }
   bool IsStored(const Node& node) const {
-    return std::string_view(node.op->name) == "parameter" && stored_.contains(node.name);
+    return node.op == &ops::kParameter && stored_.contains(node.name);
   }
 
   void ChooseTypes(int id) {
@@ -143,8 +143,8 @@ class PrecisionPass {
     return casts_[value] = Cast(value, precision_.type);
   }
   Value Cast(Value value, DType type) {
-    const Value made =
-        rewriter_.to().Add("cast", {rewriter_.Map(value)}, {{kDTypeAttr, std::string(Name(type))}});
+    const Value made = rewriter_.to().Add(ops::kCast, {rewriter_.Map(value)},
+                                          {{kDTypeAttr, std::string(Name(type))}});
     rewriter_.to().SetOrigin(made, graph_.Origin(value));
     return made;
   }

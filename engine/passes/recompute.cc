@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -76,9 +76,10 @@ class RecomputePass {
 
   // One pass over the values of an activation, norm or cast.
   static bool IsCheap(const Node& node) {
-    const std::string_view op = node.op->name;
-    if (op == "cast" || op == "quantize_fp8" || op == "layer_norm" || op == "softmax") return true;
-    if (op == "batch_norm") return node.inputs.size() == 3;
+    for (const OpDef* op : {&ops::kCast, &ops::kQuantizeFp8, &ops::kLayerNorm, &ops::kSoftmax}) {
+      if (node.op == op) return true;
+    }
+    if (node.op == &ops::kBatchNorm) return node.inputs.size() == 3;
     return node.op->half.elementwise && node.inputs.size() == 1;
   }
   // Cheap values that follow from what is kept anyway.
@@ -98,7 +99,7 @@ class RecomputePass {
   bool IsKept(Value base) const {
     if (IsLeaf(base) || boundaries_.contains(base)) return true;
     const HalfRules& rules = graph_.node(base.node).op->half;
-    const bool cast = std::string_view(graph_.node(base.node).op->name) == "cast";
+    const bool cast = graph_.node(base.node).op == &ops::kCast;
     if (!cast && (rules.activations >> base.output & 1) == 0) return true;
     if (InWholeBlock(base)) return false;
     return needed_.contains(base) && !(level_ >= kRecomputeSelective && cheap_.contains(base.node));

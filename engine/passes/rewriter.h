@@ -9,7 +9,7 @@
 
 #include "common/check.h"
 #include "engine/graph/graph.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
 
 namespace lockstep::engine {
 
@@ -21,9 +21,8 @@ class Rewriter {
   // Copies node `id` as it is.
   void Copy(int id) {
     const Node& node = from_.node(id);
-    const Value made = node.op->leaf
-                           ? to_.AddLeaf(node.op->name, node.outputs[0], node.name)
-                           : to_.Add(node.op->name, Map(node.inputs), node.attrs, node.name);
+    const Value made = node.op->leaf ? to_.AddLeaf(*node.op, node.outputs[0], node.name)
+                                     : to_.Add(*node.op, Map(node.inputs), node.attrs, node.name);
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       Replace({id, static_cast<int>(o)}, {made.node, static_cast<int>(o)});
     }

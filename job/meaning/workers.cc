@@ -58,17 +58,6 @@ absl::Status CheckShards(int64_t workers, const JobSpec& spec) {
       ", or raise train.shards in the job file (which makes it another computation)"));
 }
 
-void MoveElastic(int32_t count, JobSpec* spec) {
-  Elastic& elastic = *spec->mutable_elastic();
-  if (elastic.min_workers() == elastic.max_workers()) {
-    elastic.set_min_workers(count);
-    elastic.set_max_workers(count);
-  } else {
-    elastic.set_min_workers(std::min(elastic.min_workers(), count));
-    elastic.set_max_workers(std::max(elastic.max_workers(), count));
-  }
-}
-
 }  // namespace
 
 std::string WhyNotCounted(const JobSpec& spec) {
@@ -102,7 +91,6 @@ absl::Status SetCounted(const std::vector<int>& ranks, const std::string& device
   int64_t workers = 0;
   for (const int count : ranks) workers += count;
   if (absl::Status status = CheckShards(workers, *spec); !status.ok()) return status;
-  MoveElastic(static_cast<int32_t>(workers), spec);
   Resources& resources = *spec->mutable_resources();
   resources.set_nodes(static_cast<int>(ranks.size()));
   resources.set_nproc_per_node(*std::max_element(ranks.begin(), ranks.end()));
@@ -118,7 +106,6 @@ absl::Status OverrideWorkers(int nodes, int nproc_per_node, JobSpec* spec) {
         absl::StrCat(nodes, " nodes x ", nproc_per_node, " workers: both must be at least 1"));
   }
   if (absl::Status status = CheckShards(workers, *spec); !status.ok()) return status;
-  MoveElastic(static_cast<int32_t>(workers), spec);
   spec->mutable_resources()->set_nodes(nodes);
   spec->mutable_resources()->set_nproc_per_node(nproc_per_node);
   spec->mutable_resources()->clear_ranks_per_node();

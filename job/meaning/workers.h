@@ -18,7 +18,9 @@ namespace lockstep::job {
 std::vector<int> RanksPerNode(const JobSpec& spec);
 // Workers that the job asks for, the sum of these.
 int WantedWorkers(const JobSpec& spec);
-// The fewest that it goes on with, and the most that it may have at once, without spares.
+// The fewest that it goes on with, and the most that it may have at once, without spares: the
+// bounds of `elastic`. One that is not stated is WantedWorkers, and where that lies outside of them
+// they give way.
 int LeastWorkers(const JobSpec& spec);
 int MostWorkers(const JobSpec& spec);
 // The most processes that it may have at once: spares too.
@@ -30,19 +32,16 @@ std::string WhyNotCounted(const JobSpec& spec);
 // Returns whether the numbers that nproc_by asks for are yet to be counted.
 bool IsUncounted(const JobSpec& spec);
 // The numbers are there: hosts with so many workers each, in the order of the ranks, on `device`
-// ("cpu" or "cuda"). The bounds of `elastic` move as OverrideWorkers says. Errors: as
-// OverrideWorkers.
+// ("cpu" or "cuda"). Errors: as OverrideWorkers.
 absl::Status SetCounted(const std::vector<int>& ranks, const std::string& device, JobSpec* spec);
 
 // Why `workers` are too many for `shards`.
 std::string TooManyWorkers(int64_t workers, int64_t shards);
 
 // Runs the job with nodes x nproc_per_node workers instead of the file's number or list: sets
-// `resources`
-// and moves the bounds of `elastic` with it (equal bounds stay equal; else they widen to hold the
-// new number). `train.shards` and with it the result stay as they are. Errors: InvalidArgument when
-// a number is below 1; FailedPrecondition when the job has fewer shards than workers. `spec` is
-// unchanged then.
+// `resources`. What `elastic` states, `train.shards` and with it the result stay as they are.
+// Errors: InvalidArgument when a number is below 1; FailedPrecondition when the job has fewer
+// shards than workers. `spec` is unchanged then.
 absl::Status OverrideWorkers(int nodes, int nproc_per_node, JobSpec* spec);
 
 }  // namespace lockstep::job

@@ -175,6 +175,7 @@ struct JoinArgs {
 };
 struct PlanArgs : RunArgs {
   std::string dump = {};  // empty, text or dot
+  std::string gpu = {};   // a GPU or an architecture that it is estimated for; empty: none
 };
 struct EvalArgs {
   CommonArgs common;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -266,6 +267,15 @@ absl::StatusOr<Command> ParsePlan(const Line& line) {
   PlanArgs args{std::move(run), line.words.Last("dump")};
   if (line.words.Has("dump") && args.dump != "text" && args.dump != "dot") {
     return Usage(absl::StrCat("--dump ", args.dump, ": expected text or dot"));
+  }
+  if (line.words.Has("device")) {
+    const std::string device = line.words.Last("device");
+    if (!absl::StartsWith(device, "cuda:") || device.size() < 6 || absl::ascii_isdigit(device[5])) {
+      return Usage(absl::StrCat("--device ", device,
+                                ": expected a GPU's name or architecture, such as cuda:h200 or "
+                                "cuda:sm_90"));
+    }
+    args.gpu = device.substr(5);
   }
   return Command(std::move(args));
 }

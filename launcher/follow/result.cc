@@ -46,7 +46,10 @@ std::string FaultJson(const Fault& fault) {
       .Raw("victims", JsonArrayOf(fault.victims()))
       .Add("generation", fault.generation())
       .Add("detect_ms", fault.detect_ms())
+      .Add("rendezvous_ms", fault.rendezvous_ms())
+      .Add("restore_ms", fault.restore_ms())
       .Add("to_next_step_ms", fault.to_next_step_ms())
+      .Add("replay_ms", fault.replay_ms())
       .Add("steps_lost", fault.steps_lost())
       .Raw("last_lines", JsonArrayOf(fault.last_lines()))
       .Done();

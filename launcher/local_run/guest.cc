@@ -190,9 +190,11 @@ absl::StatusOr<std::string> Guest::AwaitJob(const GuestPlan& plan,
   const std::string where = absl::StrJoin(plan.endpoints, ", ");
   bool said = false;
   absl::Status last;
+  ListJobsRequest first;
+  first.set_page_size(1);
   while (!stopped()) {
     for (size_t i = 0; i < clients.size() && !stopped(); ++i) {
-      const absl::StatusOr<ListJobsResponse> jobs = clients[i]->ListJobs({}, kCallTimeout);
+      const absl::StatusOr<ListJobsResponse> jobs = clients[i]->ListJobs(first, kCallTimeout);
       if (jobs.ok() && jobs->jobs_size() > 0) {
         *coordinator = {plan.endpoints[i], plan.token};
         absl::MutexLock lock(&mu_);

@@ -185,7 +185,9 @@ absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args, Counted counted) {
   } else if (counted == Counted::kHere && !resources.nproc_by().empty()) {
     loaded.admission = CountFile(&loaded.spec);
   }
-  if (args.least_nodes.has_value()) {
+  // All of them is what a job without bounds waits for, also where their GPUs are yet to be
+  // counted.
+  if (args.least_nodes.has_value() && args.least_nodes != args.nodes) {
     loaded.spec.mutable_elastic()->set_min_workers(
         *args.least_nodes * std::max(1, loaded.spec.resources().nproc_per_node()));
   }

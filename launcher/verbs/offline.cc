@@ -116,6 +116,8 @@ int RunVerb(const PlanArgs& args) {
   PlanRequest* plan = request.mutable_plan();
   *plan->mutable_spec() = std::move(job->spec);
   plan->set_dump(args.dump);
+  plan->set_gpu(args.gpu);
+  if (!args.gpu.empty()) plan->mutable_spec()->mutable_resources()->set_device("cuda");
   return Finish(request, plan->spec().workdir());
 }
 

@@ -184,16 +184,19 @@ std::string QueueText(const JobStatus& job) {
 std::string FaultsText(const DescribeJobResponse& response) {
   if (response.faults_size() == 0) return "";
   std::vector<std::vector<std::string>> rows = {
-      {"FAULT", "RANK", "HOST", "DETECT", "RENDEZVOUS", "RESTORE+REPLAY", "STEPS", "CAUSE"}};
+      {"FAULT", "RANK", "HOST", "DETECT", "RENDEZVOUS", "RESTORE", "REPLAY", "STEPS", "CAUSE"}};
   const auto ms = [](double value) { return value > 0 ? absl::StrFormat("%.0f ms", value) : "-"; };
+  // What lies between two times from the failure on, of which 0 is not known.
+  const auto between = [&](double begin, double end) {
+    return begin > 0 && end > 0 ? ms(end - begin) : "-";
+  };
   for (const Fault& fault : response.faults()) {
     const double met = std::max(0.0, fault.rendezvous_ms() - fault.detect_ms());
-    const double rest = fault.rendezvous_ms() > 0 && fault.to_next_step_ms() > 0
-                            ? fault.to_next_step_ms() - fault.rendezvous_ms()
-                            : 0;
     rows.push_back({absl::StrCat(rows.size()), absl::StrCat(fault.rank()), fault.host(),
-                    ms(fault.detect_ms()), ms(met), ms(rest), absl::StrCat(fault.steps_lost()),
-                    fault.cause()});
+                    ms(fault.detect_ms()), ms(met),
+                    between(fault.rendezvous_ms(), fault.restore_ms()),
+                    between(fault.restore_ms(), fault.replay_ms()),
+                    absl::StrCat(fault.steps_lost()), fault.cause()});
   }
   return AlignedTable(rows);
 }

@@ -21,22 +21,29 @@ namespace {
 
 // As often as agents say how things are.
 constexpr absl::Duration kEvery = absl::Seconds(1);
+// For what is known of a job that waits beyond what a list says the coordinator looks at its whole
+// queue: that is asked of the first ones alone.
+constexpr int kWaitingInFull = 100;
 // To the upper left corner, and everything below it away.
 constexpr const char* kHome = "\033[H\033[J";
 
 absl::StatusOr<TopFigures> Ask(coordinator::Client* client, const std::string& job) {
   TopFigures figures;
   LS_ASSIGN_OR_RETURN(figures.cluster, client->GetCluster(kReplyTimeout));
-  std::vector<std::string> ids;
+  ListJobsResponse listed;
   if (job.empty()) {
-    LS_ASSIGN_OR_RETURN(const ListJobsResponse jobs, client->ListJobs({}, kReplyTimeout));
-    for (const JobStatus& status : jobs.jobs()) ids.push_back(status.job_id());
+    LS_ASSIGN_OR_RETURN(listed, client->ListJobs({}, kReplyTimeout));
   } else {
-    ids.push_back(job);
+    listed.add_jobs()->set_job_id(job);
   }
-  for (const std::string& id : ids) {
+  int waiting = 0;
+  for (const JobStatus& status : listed.jobs()) {
+    if (status.state() == PENDING && ++waiting > kWaitingInFull) {
+      *figures.jobs.emplace_back().mutable_status() = status;
+      continue;
+    }
     DescribeJobRequest request;
-    request.set_job_id(id);
+    request.set_job_id(status.job_id());
     absl::StatusOr<DescribeJobResponse> described = client->DescribeJob(request, kReplyTimeout);
     // It may have been forgotten since it was listed.
     if (absl::IsNotFound(described.status()) && job.empty()) continue;

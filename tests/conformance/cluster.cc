@@ -42,13 +42,13 @@ std::unique_ptr<Transport> NewHosts(size_t arena_bytes, bool overlap) {
   return *std::move(transport);
 }
 
-std::unique_ptr<Transport> NewNccl(int rank, size_t arena_bytes) {
+std::unique_ptr<Transport> NewNccl(int rank, std::unique_ptr<Transport> control) {
   static const NcclLibrary* const library = new NcclLibrary(fake_nccl::Library());
   fake_nccl::SetEnqueue(FakeGpuQueue::Enqueue);
   NcclTransport::Options options;
   options.library = library;
   options.queue = std::make_unique<FakeGpuQueue>(absl::StrCat("GPU-", rank));
-  options.control = NewShm(arena_bytes);
+  options.control = std::move(control);
   options.try_held_for = absl::Milliseconds(300);
   options.piece = 256;  // so that small vectors have several
   return std::make_unique<NcclTransport>(std::move(options));
@@ -63,9 +63,12 @@ Cluster::Cluster(Kind kind, int world, size_t arena_bytes,
     if (kind == Kind::kFake) {
       transports_.push_back(std::make_unique<FakeTransport>(&network_->fake, arena_bytes));
     } else if (kind >= Kind::kHosts) {
-      transports_.push_back(NewHosts(arena_bytes, !idles(r)));
+      auto hosts = NewHosts(arena_bytes, !idles(r));
+      transports_.push_back(kind == Kind::kNcclTurns ? NewNccl(r, std::move(hosts))
+                                                     : std::move(hosts));
     } else {
-      transports_.push_back(kind == Kind::kShm ? NewShm(arena_bytes) : NewNccl(r, arena_bytes));
+      auto shm = NewShm(arena_bytes);
+      transports_.push_back(kind == Kind::kShm ? std::move(shm) : NewNccl(r, std::move(shm)));
     }
   }
 }
@@ -74,7 +77,7 @@ Cluster::~Cluster() = default;
 
 std::string NodeOf(Kind kind, int rank, int world) {
   if (kind == Kind::kHosts) return absl::StrCat("node-", rank);
-  if (kind == Kind::kTurns) return absl::StrCat("node-", rank % 2);
+  if (kind == Kind::kTurns || kind == Kind::kNcclTurns) return absl::StrCat("node-", rank % 2);
   if (kind != Kind::kNeighbours) return "";
   // Three of four on the first, and so on: no two hosts need have equally many.
   return absl::StrCat("node-", rank < std::max(1, 3 * world / 4) ? 0 : 1 + rank % 2);
@@ -85,6 +88,7 @@ std::string Name(Kind kind) {
   if (kind == Kind::kNeighbours) return "neighbours";
   if (kind == Kind::kTurns) return "turns";
   if (kind == Kind::kNccl) return "nccl";
+  if (kind == Kind::kNcclTurns) return "nccl_turns";
   return kind == Kind::kFake ? "fake" : "shm";
 }
 
@@ -125,6 +129,7 @@ void Cluster::RunWith(const std::vector<int>& ranks, int64_t generation, int sha
                       const Body& body) {
   const GroupSpec all{generation, "conformance", "a secret", MembersOf(ranks, shards), -1};
   std::vector<std::jthread> threads;
+  threads.reserve(ranks.size());  // growing would free memory while the first ranks run already
   for (size_t r = 0; r < ranks.size(); ++r) {
     threads.emplace_back([&, r] {
       Transport& transport = *transports_[ranks[r]];

@@ -13,12 +13,12 @@
 
 namespace lockstep {
 
-// kNccl is the fake NCCL on threads for GPUs, above shm. The last three are TCP between hosts that
-// are all this machine: a host of its own for each rank, neighbours sharing one (unequally many),
-// and ranks dealt to two hosts in turn.
-enum class Kind { kFake, kShm, kNccl, kHosts, kNeighbours, kTurns };
-inline constexpr Kind kAllKinds[] = {Kind::kFake,  Kind::kShm,        Kind::kNccl,
-                                     Kind::kHosts, Kind::kNeighbours, Kind::kTurns};
+// kNccl is the fake NCCL on threads for GPUs, above shm. From kHosts on there are hosts, TCP
+// between them, that are all this machine: a host of its own for each rank, neighbours sharing one
+// (unequally many), and ranks dealt to two hosts in turn, also with NCCL above.
+enum class Kind { kFake, kShm, kNccl, kHosts, kNeighbours, kTurns, kNcclTurns };
+inline constexpr Kind kAllKinds[] = {Kind::kFake,       Kind::kShm,   Kind::kNccl,     Kind::kHosts,
+                                     Kind::kNeighbours, Kind::kTurns, Kind::kNcclTurns};
 // The host of a rank.
 std::string NodeOf(Kind kind, int rank, int world);
 // As tests are named after it.

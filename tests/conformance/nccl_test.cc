@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "tests/conformance/cluster.h"
 #include "tests/emulation/fake_gpu_queue.h"
 #include "tests/emulation/fake_nccl.h"
+#include "tests/emulation/fake_nccl_interface.h"
 
 namespace lockstep {
 namespace {
@@ -65,14 +67,21 @@ void ExpectReduces(Communicator& c, Transport& transport, int shards,
   EXPECT_EQ(result, std::vector<float>(kCount, static_cast<float>(shards * (shards + 1) / 2)));
 }
 
-// Aborts `c` once data moves and what was asked of the fake has happened.
+// Aborts `c` once data moves and what was asked of the fake has happened, or when it goes.
 std::jthread AbortWhenMoving(Communicator& c, const std::string& reason) {
-  return std::jthread([&c, reason] {
-    while (fake_nccl::FaultsPending() || c.DescribeState().find("all there") == std::string::npos) {
+  return std::jthread([&c, reason](const std::stop_token& over) {
+    while (!over.stop_requested() && (fake_nccl::FaultsPending() ||
+                                      c.DescribeState().find("all there") == std::string::npos)) {
       std::this_thread::yield();
     }
     c.Abort(reason);
   });
+}
+
+// The abort's reason, on other hosts perhaps by way of a rank that left for it.
+void ExpectGone(const absl::Status& status) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2 is gone"));
 }
 
 // Begins with a part, which the GPU of rank 2 never does; then the generation is aborted while
@@ -96,7 +105,7 @@ void BeginHangAndAbort(Cluster* cluster, int64_t generation) {
     absl::Status status = c.BeginPart(args, Never());
     while (!c.aborted()) std::this_thread::yield();
     if (status.ok()) status = c.Barrier(Never());  // not one of NCCL's
-    EXPECT_EQ(status, absl::AbortedError("rank 2 is gone"));
+    ExpectGone(status);
   });
 }
 
@@ -106,13 +115,16 @@ void HangAndAbort(Cluster* cluster, int64_t generation) {
   cluster->Run(generation, 3, [&](Communicator& c, Transport& transport) {
     const std::jthread watchdog = AbortWhenMoving(c, "rank 2 is gone");
     std::vector<float> result;
-    EXPECT_EQ(Reduce(c, transport, 3, &result), absl::AbortedError("rank 2 is gone"));
+    ExpectGone(Reduce(c, transport, 3, &result));
     EXPECT_FALSE(c.NewestReduce().has_value());
   });
 }
 
-TEST(Nccl, SurvivorsOfAnAbortShrinkTheirCommunicator) {
-  Cluster cluster(Kind::kNccl, 3, 1 << 16);
+// Above the memory of one host, and between two.
+class NcclGenerations : public testing::TestWithParam<Kind> {};
+
+TEST_P(NcclGenerations, SurvivorsOfAnAbortShrinkTheirCommunicator) {
+  Cluster cluster(GetParam(), 3, 1 << 16);
   HangAndAbort(&cluster, 1);
   const fake_nccl::Counts before = fake_nccl::GetCounts();
   cluster.RunWith({0, 1}, 2, 3, [&](Communicator& c, Transport& transport) {
@@ -128,8 +140,8 @@ TEST(Nccl, SurvivorsOfAnAbortShrinkTheirCommunicator) {
   });
 }
 
-TEST(Nccl, PartsInFlightEndWithTheirGeneration) {
-  Cluster cluster(Kind::kNccl, 3, 1 << 16);
+TEST_P(NcclGenerations, PartsInFlightEndWithTheirGeneration) {
+  Cluster cluster(GetParam(), 3, 1 << 16);
   BeginHangAndAbort(&cluster, 1);
   const fake_nccl::Counts before = fake_nccl::GetCounts();
   cluster.RunWith({0, 1}, 2, 3, [&](Communicator& c, Transport& transport) {
@@ -139,8 +151,8 @@ TEST(Nccl, PartsInFlightEndWithTheirGeneration) {
   EXPECT_EQ(fake_nccl::GetCounts().inits, before.inits);
 }
 
-TEST(Nccl, JoinersAreGrownInto) {
-  Cluster cluster(Kind::kNccl, 4, 1 << 16);
+TEST_P(NcclGenerations, JoinersAreGrownInto) {
+  Cluster cluster(GetParam(), 4, 1 << 16);
   cluster.RunWith({0, 1}, 1, 4, [&](Communicator& c, Transport& transport) {
     EXPECT_EQ(Nccl(transport).last_way(), Way::kNew);
     ExpectReduces(c, transport, 4);
@@ -151,8 +163,8 @@ TEST(Nccl, JoinersAreGrownInto) {
   });
 }
 
-TEST(Nccl, AShrinkThatFailsOnOneRankMakesANewCommunicatorOnAll) {
-  Cluster cluster(Kind::kNccl, 3, 1 << 16);
+TEST_P(NcclGenerations, AShrinkThatFailsOnOneRankMakesANewCommunicatorOnAll) {
+  Cluster cluster(GetParam(), 3, 1 << 16);
   HangAndAbort(&cluster, 1);
   fake_nccl::RefuseNextManagement(1);
   cluster.RunWith({0, 1}, 2, 3, [&](Communicator& c, Transport& transport) {
@@ -161,13 +173,16 @@ TEST(Nccl, AShrinkThatFailsOnOneRankMakesANewCommunicatorOnAll) {
   });
 }
 
-TEST(Nccl, OneRankIsAloneWithoutAnyCommunicator) {
-  Cluster cluster(Kind::kNccl, 2, 1 << 16);
+TEST_P(NcclGenerations, OneRankIsAloneWithoutAnyCommunicator) {
+  Cluster cluster(GetParam(), 2, 1 << 16);
   const fake_nccl::Counts before = fake_nccl::GetCounts();
   cluster.RunWith({1}, 1, 3,
                   [](Communicator& c, Transport& transport) { ExpectReduces(c, transport, 3); });
   EXPECT_EQ(fake_nccl::GetCounts().inits, before.inits);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, NcclGenerations, testing::Values(Kind::kNccl, Kind::kNcclTurns),
+                         [](const auto& info) { return Name(info.param); });
 
 TEST(Nccl, AnErrorOfTheNetworkEndsTheGenerationAndOneOfOursTheJob) {
   for (const auto& [error, code] : {std::pair{kNcclRemoteError, absl::StatusCode::kAborted},
@@ -326,6 +341,54 @@ TEST(Nccl, AnOldLibraryWithoutRevokeMakesNewCommunicators) {
   }
 }
 
+TEST(Nccl, AfterARevokeThatFailsANewCommunicatorIsMade) {
+  Pair pair(Nothing);
+  for (int r = 0; r < 2; ++r) {
+    pair.library(r).api.revoke = [](NcclComm, int) { return kNcclInternalError; };
+  }
+  fake_nccl::HangNext(1);
+  pair.Run(1, [](Communicator& c, Transport& transport) {
+    const std::jthread watchdog = AbortWhenMoving(c, "over");
+    std::vector<float> result;
+    EXPECT_EQ(Reduce(c, transport, 2, &result), absl::AbortedError("over"));
+  });
+  for (const auto& status : pair.Run(2, [](Communicator&c, Transport&transport) {
+         EXPECT_EQ(Nccl(transport).last_way(), Way::kNew);
+         ExpectReduces(c, transport, 2);
+       })) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+// It comes at once, or when the library, which does not block, is asked how it goes.
+TEST(Nccl, AnErrorWhileACommunicatorIsMadeIsTold) {
+  static std::atomic<bool> told;
+  for (const bool later : {false, true}) {
+    Pair pair(Nothing);
+    told = false;
+    if (later) {
+      pair.library(1).api.async_error = [](NcclComm, NcclResult* error) {
+        *error = kNcclRemoteError;
+        told = true;
+        return kNcclSuccess;
+      };
+    } else {
+      pair.library(1).api.init_rank_config = [](NcclComm*, int, NcclUniqueId, int, NcclConfig*) {
+        told = true;
+        return kNcclSystemError;
+      };
+    }
+    const std::jthread aborter([&] {
+      while (!told) std::this_thread::yield();
+      pair.transport(0).AbortConnect(1, "rank 1 said so");
+    });
+    const auto statuses = pair.Run(1, [](Communicator&, Transport&) { FAIL(); });
+    EXPECT_EQ(statuses[0], absl::AbortedError("rank 1 said so"));
+    EXPECT_EQ(statuses[1].code(), absl::StatusCode::kAborted) << statuses[1];
+    EXPECT_THAT(std::string(statuses[1].message()), HasSubstr("joining NCCL: NCCL says: a fake"));
+  }
+}
+
 TEST(Nccl, VectorsAreRegisteredOnceForEachCommunicator) {
   Pair pair(Nothing);
   const int before = fake_nccl::GetCounts().windows;
@@ -365,7 +428,7 @@ TEST(Nccl, AnAbortEndsTheMeeting) {
   // Rank 1's library never comes to it: it waits until the generation ends.
   pair.library(1).api.init_rank_config = [](NcclComm* comm, int ranks, NcclUniqueId id, int,
                                             NcclConfig* config) {
-    std::string other = absl::StrCat("elsewhere", id.bytes).substr(0, 60);
+    const std::string other = absl::StrCat(id.bytes, "-other");
     NcclUniqueId wrong{};
     other.copy(wrong.bytes, other.size());
     return fake_nccl::Library().api.init_rank_config(comm, ranks, wrong, 1, config);
@@ -378,6 +441,33 @@ TEST(Nccl, AnAbortEndsTheMeeting) {
   for (const absl::Status& status : pair.Run(1, [](Communicator&, Transport&) { FAIL(); })) {
     EXPECT_EQ(status, absl::AbortedError("superseded"));
   }
+}
+
+// ---- the fake itself ----
+
+fake_nccl::InterfaceAddress At(const std::string& interface, sa_family_t family) {
+  fake_nccl::InterfaceAddress at;
+  at.interface = interface;
+  at.address.ss_family = family;
+  return at;
+}
+
+TEST(FakeNccl, TakesTheInterfaceThatIsAskedFor) {
+  const std::vector<fake_nccl::InterfaceAddress> there = {
+      At("lo", AF_INET),   At("docker0", AF_INET), At("eth0", AF_INET6),
+      At("eth0", AF_INET), At("eth1", AF_INET),    At("ib0", AF_INET)};
+  const auto chosen = [&](const char* wanted, const char* family = nullptr) {
+    return fake_nccl::Choose(there, wanted, family);
+  };
+  EXPECT_EQ(chosen(nullptr), 2);
+  EXPECT_EQ(chosen(nullptr, "AF_INET"), 3);
+  EXPECT_EQ(chosen("eth1", "AF_INET"), 4);
+  EXPECT_EQ(chosen("=eth"), -1);
+  EXPECT_EQ(chosen("=eth0,ib0"), 2);
+  EXPECT_EQ(chosen("^lo,docker,eth"), 5);
+  EXPECT_EQ(chosen("lo"), 0);
+  EXPECT_EQ(chosen("wlan"), -1);
+  EXPECT_EQ(fake_nccl::Choose({there[0], there[1]}, nullptr, nullptr), 0);
 }
 
 }  // namespace

@@ -4,11 +4,13 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <vector>
 
 #include "common/check.h"
+#include "tests/emulation/emulated_gpus.h"
 #include "tests/emulation/include/cuda_runtime.h"
 
 uint3 threadIdx, blockIdx;
@@ -86,6 +88,7 @@ struct Machine {
   int64_t launches = 0;
   std::map<void*, size_t> allocations;
   std::map<uintptr_t, size_t> locked;  // page-locked memory: where, and bytes
+  size_t registered = 0;               // of it, what was locked after it was allocated
   size_t allocated = 0;
   int64_t allocation_calls = 0;
   size_t total = size_t{64} << 30;
@@ -102,11 +105,17 @@ void WaitFor(const int64_t* counter) {
   Yield();
 }
 
-void ThreadMain() {
+void RunThread() {
   (*machine.body)();
   LS_CHECK(machine.current->copies.empty()) << "a thread ends before its copies";
   machine.current->done = true;
   ++machine.done;
+}
+
+// Does not return, so a frame that AddressSanitizer watches would stay poisoned under the next
+// thread's.
+__attribute__((no_sanitize("address"))) void ThreadMain() {
+  RunThread();
   Yield();
   __builtin_unreachable();
 }
@@ -157,6 +166,7 @@ void SetDeviceName(const char* name) { machine.name = name; }
 bool DeviceIsChosen() { return machine.chosen; }
 int64_t Launches() { return machine.launches; }
 
+size_t RegisteredBytes() { return machine.registered; }
 size_t LockedBytes(uintptr_t begin, size_t bytes) {
   const uintptr_t end = begin + bytes;
   auto it = machine.locked.upper_bound(begin);
@@ -280,11 +290,14 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = static_cast<int>(emulation::Gpus().size());
   return cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::memset(properties, 0, sizeof(*properties));
+  const std::array<char, 16> uuid =
+      emulation::UuidOf(emulation::Gpus()[static_cast<size_t>(device)]);
+  std::copy(uuid.begin(), uuid.end(), properties->uuid.bytes);
   std::strncpy(properties->name, machine.name, sizeof(properties->name) - 1);
   properties->major = 9;
   properties->multiProcessorCount = 1;
@@ -292,7 +305,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-  if (device != 0) return cudaErrorInvalidValue;
+  if (device < 0 || static_cast<size_t>(device) >= emulation::Gpus().size()) {
+    return cudaErrorInvalidValue;
+  }
   machine.chosen = true;
   return cudaSuccess;
 }
@@ -341,10 +356,13 @@ cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
   const auto begin = reinterpret_cast<uintptr_t>(pointer);
   if (emulation::LockedBytes(begin, bytes) > 0) return cudaErrorHostMemoryAlreadyRegistered;
   machine.locked[begin] = bytes;
+  machine.registered += bytes;
   return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* pointer) {
-  return machine.locked.erase(reinterpret_cast<uintptr_t>(pointer)) == 1
-             ? cudaSuccess
-             : cudaErrorHostMemoryNotRegistered;
+  const auto at = machine.locked.find(reinterpret_cast<uintptr_t>(pointer));
+  if (at == machine.locked.end()) return cudaErrorHostMemoryNotRegistered;
+  machine.registered -= at->second;
+  machine.locked.erase(at);
+  return cudaSuccess;
 }

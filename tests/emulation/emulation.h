@@ -22,6 +22,8 @@ void SetOrder(Order order);
 size_t AllocatedBytes();
 // Of these bytes, how many lie in the one stretch of page-locked memory that has the most of them.
 size_t LockedBytes(uintptr_t begin, size_t bytes);
+// Page-locked memory that was not allocated as such.
+size_t RegisteredBytes();
 // Returns whether memory may be copied to or from: as the driver documents it, the host's is
 // page-locked as a whole, by one call, or nowhere.
 bool CanCopy(const void* pointer, size_t bytes);

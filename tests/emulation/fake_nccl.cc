@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/reduce.h"
+#include "common/check.h"
 #include "tests/emulation/fake_nccl_comm.h"
 #include "tests/emulation/fake_nccl_faults.h"
 
@@ -91,9 +91,28 @@ std::string NameFrom(const std::string& parent, const std::string& what) {
 
 std::string GrownName(const Comm& parent) { return NameFrom(parent.name(), "/grown"); }
 
-void SetId(const std::string& name, NcclUniqueId* id) {
+// An id says where its ranks meet, "10.0.0.1:41234/NAME".
+NcclResult MakeId(const std::string& name, NcclUniqueId* id) {
+  Endpoint* const own = Endpoint::Get();
+  if (own == nullptr) return kNcclInvalidUsage;  // "no socket interface found"
+  const std::string text = own->address() + "/" + name;
+  LS_CHECK_LT(text.size(), sizeof(id->bytes));
   *id = {};
-  std::memcpy(id->bytes, name.data(), name.size());
+  std::memcpy(id->bytes, text.data(), text.size());
+  return kNcclSuccess;
+}
+Way WayOf(const NcclUniqueId& id) {
+  const std::string text = id.bytes;
+  const size_t slash = text.find('/');
+  LS_CHECK(slash != std::string::npos) << text;
+  return {text.substr(slash + 1), text.substr(0, slash), {}};
+}
+
+NcclResult Make(Way way, int ranks, int rank, NcclComm* comm) {
+  Endpoint* const own = Endpoint::Get();
+  if (own == nullptr) return kNcclInvalidUsage;
+  *comm = NewHandle(std::make_shared<Comm>(own, std::move(way), ranks, rank));
+  return kNcclInProgress;
 }
 
 }  // namespace
@@ -142,6 +161,7 @@ Fault TakeFault(int rank) {
 
 using lockstep::kNcclInProgress;
 using lockstep::kNcclInternalError;
+using lockstep::kNcclInvalidUsage;
 using lockstep::kNcclSuccess;
 using lockstep::NcclComm;
 using lockstep::NcclConfig;
@@ -163,18 +183,16 @@ NcclResult ncclGetVersion(int* version) {
 NcclResult ncclGetUniqueId(NcclUniqueId* id) {
   static std::atomic<int> made{0};
   std::random_device random;
-  fake::SetId(
+  return fake::MakeId(
       std::to_string(::getpid()) + "-" + std::to_string(made++) + "-" + std::to_string(random()),
       id);
-  return kNcclSuccess;
 }
 
 NcclResult ncclCommInitRankConfig(NcclComm* comm, int ranks, NcclUniqueId id, int rank,
                                   NcclConfig* config) {
-  if (config->blocking != 0 || rank < 0 || rank >= ranks) return lockstep::kNcclInvalidUsage;
+  if (config->blocking != 0 || rank < 0 || rank >= ranks) return kNcclInvalidUsage;
   fake::Count(&fake::Counts::inits);
-  *comm = fake::NewHandle(std::make_shared<fake::Comm>(id.bytes, ranks, rank));
-  return kNcclInProgress;
+  return fake::Make(fake::WayOf(id), ranks, rank, comm);
 }
 
 NcclResult ncclCommAbort(NcclComm comm) {
@@ -191,7 +209,9 @@ NcclResult ncclCommRevoke(NcclComm comm, int) {
 }
 
 const char* ncclGetErrorString(NcclResult result) {
-  return result == kNcclSuccess ? "no error" : "a fake error";
+  if (result == kNcclSuccess) return "no error";
+  if (result == kNcclInvalidUsage) return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+  return "a fake error";
 }
 const char* ncclGetLastError(NcclComm) { return "asked for by a test"; }
 
@@ -261,29 +281,39 @@ NcclResult ncclCommShrink(NcclComm comm, int* excluded, int count, NcclComm* mad
   fake::Count(&fake::Counts::shrinks);
   std::string what = "/shrunk";
   int rank = old.rank();
+  // Those that stay know each other.
+  std::vector<std::string> addresses = fake::Of(comm)->Addresses();
+  if (addresses.empty()) return kNcclInvalidUsage;
   for (int i = 0; i < count; ++i) {
     if (excluded[i] < old.rank()) --rank;
     what += "," + std::to_string(excluded[i]);
+    addresses[static_cast<size_t>(excluded[i])].clear();
   }
+  std::erase(addresses, "");
   fake::Of(comm)->End();
-  *made = fake::NewHandle(
-      std::make_shared<fake::Comm>(fake::NameFrom(old.name(), what), old.world() - count, rank));
-  return kNcclInProgress;
+  return fake::Make({fake::NameFrom(old.name(), what), "", addresses}, old.world() - count, rank,
+                    made);
 }
 
 NcclResult ncclCommGetUniqueId(NcclComm comm, NcclUniqueId* id) {
-  fake::SetId(fake::GrownName(*fake::Of(comm)), id);
-  return kNcclSuccess;
+  // Members without the id look for it at their first rank.
+  if (fake::Of(comm)->rank() != 0) return kNcclInvalidUsage;
+  return fake::MakeId(fake::GrownName(*fake::Of(comm)), id);
 }
 
 NcclResult ncclCommGrow(NcclComm comm, int ranks, const NcclUniqueId* id, int rank, NcclComm* made,
                         NcclConfig*) {
   const int own = comm == nullptr ? rank : fake::Of(comm)->rank();
-  if (fake::Refused(own) || (comm == nullptr && id == nullptr)) return kNcclInternalError;
+  // Joiners give the id and a rank, members no rank, and one of them alone the id.
+  if ((comm == nullptr) != (rank >= 0) || (own == 0 || comm == nullptr) != (id != nullptr)) {
+    return lockstep::kNcclInvalidArgument;
+  }
+  if (fake::Refused(own)) return kNcclInternalError;
   fake::Count(&fake::Counts::grows);
-  const std::string name = id == nullptr ? fake::GrownName(*fake::Of(comm)) : id->bytes;
-  *made = fake::NewHandle(std::make_shared<fake::Comm>(name, ranks, own));
-  return kNcclInProgress;
+  if (id != nullptr) return fake::Make(fake::WayOf(*id), ranks, own, made);
+  const std::vector<std::string> addresses = fake::Of(comm)->Addresses();
+  if (addresses.empty()) return kNcclInvalidUsage;
+  return fake::Make({fake::GrownName(*fake::Of(comm)), addresses.front(), {}}, ranks, own, made);
 }
 
 }  // extern "C"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL on the host, for tests on machines without a GPU: the functions of nccl.h that our code
-// uses, between threads or processes of one machine, over sockets. Reductions add in an order of
-// their own (from the last rank), so that who relies on one is found out. Faults can be asked for.
+// uses, between threads, processes and hosts, over TCP. Reductions add in an order of their own
+// (from the last rank), so that who relies on one is found out. Faults can be asked for.
 // Thread-safety: thread-safe; one thread at a time for each communicator, as with NCCL.
 #ifndef LOCKSTEP_TESTS_EMULATION_FAKE_NCCL_H_
 #define LOCKSTEP_TESTS_EMULATION_FAKE_NCCL_H_

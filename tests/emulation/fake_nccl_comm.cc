@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,16 +16,6 @@
 
 namespace lockstep::fake_nccl {
 namespace {
-
-// An abstract name: nothing is left behind.
-socklen_t AddressOf(const std::string& name, int rank, sockaddr_un* address) {
-  *address = {};
-  address->sun_family = AF_UNIX;
-  const std::string text = "fake-nccl." + name + "." + std::to_string(rank);
-  LS_CHECK_LT(text.size() + 1, sizeof(address->sun_path));
-  std::memcpy(address->sun_path + 1, text.data(), text.size());
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
-}
 
 DType DTypeOf(NcclType type) {
   switch (type) {
@@ -53,33 +42,45 @@ size_t BytesOf(const Call& call) { return call.count * SizeOf(DTypeOf(call.type)
 
 }  // namespace
 
-Comm::Comm(std::string name, int world, int rank)
-    : name_(std::move(name)),
+Comm::Comm(Endpoint* endpoint, Way way, int world, int rank)
+    : endpoint_(endpoint),
+      way_(std::move(way)),
       world_(world),
       rank_(rank),
-      out_(static_cast<size_t>(world), -1),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      out_(static_cast<size_t>(world)),
       mail_(static_cast<size_t>(world)) {
-  listener_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  wake_ = ::eventfd(0, EFD_CLOEXEC);
-  sockaddr_un address;
-  const socklen_t size = AddressOf(name_, rank_, &address);
-  LS_CHECK(listener_ >= 0 && wake_ >= 0 &&
-           ::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-           ::listen(listener_, world_) == 0)
-      << "fake NCCL " << name_ << " rank " << rank_ << ": " << std::strerror(errno);
+  LS_CHECK(wake_.valid());
+  endpoint_->Register(way_.name, rank_,
+                      [this](UniqueFd socket, int from) { Accept(std::move(socket), from); });
   server_ = std::thread([this] { Serve(); });
   worker_ = std::thread([this] { Work(); });
 }
 
 Comm::~Comm() {
+  endpoint_->Forget(way_.name, rank_);
   server_.join();
   worker_.join();
-  ::close(listener_);
-  ::close(wake_);
-  for (const int fd : out_) {
-    if (fd >= 0) ::close(fd);
-  }
-  for (const Connection& connection : connections_) ::close(connection.fd);
+}
+
+std::vector<std::string> Comm::Addresses() {
+  const std::lock_guard lock(mu_);
+  return connected_ ? way_.addresses : std::vector<std::string>();
+}
+
+bool Comm::Ended() {
+  const std::lock_guard lock(mu_);
+  return ended_;
+}
+
+void Comm::Wake() { LS_CHECK_EQ(::eventfd_write(wake_.get(), 1), 0); }
+
+void Comm::Accept(UniqueFd socket, int from) {
+  const std::lock_guard lock(mu_);
+  adopted_.push_back({std::move(socket), from, ""});
+  ++arrived_;
+  changed_.notify_all();
+  Wake();
 }
 
 NcclResult Comm::State() {
@@ -102,8 +103,7 @@ void Comm::End() {
     ended_ = true;
     changed_.notify_all();
   }
-  const uint64_t one = 1;
-  LS_CHECK_EQ(::write(wake_, &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  Wake();
 }
 
 void Comm::Fail(NcclResult error) {
@@ -129,20 +129,15 @@ void Comm::Work() {
 }
 
 bool Comm::ConnectAll() {
-  for (int peer = 0; peer < world_; ++peer) {
+  const auto ended = [this] { return Ended(); };
+  if (way_.addresses.empty()) {
+    way_.addresses = endpoint_->Meet(way_.root, way_.name, world_, rank_, ended);
+  }
+  for (int peer = 0; peer < world_ && !way_.addresses.empty(); ++peer) {
     if (peer == rank_) continue;
-    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    out_[static_cast<size_t>(peer)] = fd;
-    sockaddr_un address;
-    const socklen_t size = AddressOf(name_, peer, &address);
-    while (::connect(fd, reinterpret_cast<sockaddr*>(&address), size) != 0) {
-      std::unique_lock lock(mu_);
-      if (changed_.wait_for(lock, std::chrono::milliseconds(1), [this] { return ended_; })) {
-        return false;
-      }
-    }
-    const int32_t own = rank_;
-    ::send(fd, &own, sizeof(own), MSG_NOSIGNAL);
+    const auto to = static_cast<size_t>(peer);
+    out_[to] = Endpoint::Connect(way_.addresses[to], way_.name, rank_, peer, ended);
+    if (!out_[to].valid()) return false;
   }
   std::unique_lock lock(mu_);
   changed_.wait(lock, [this] { return ended_ || arrived_ == world_ - 1; });
@@ -153,41 +148,39 @@ bool Comm::ConnectAll() {
 
 void Comm::Serve() {
   while (true) {
-    std::vector<pollfd> waits = {{wake_, POLLIN, 0}, {listener_, POLLIN, 0}};
+    std::vector<pollfd> waits = {{wake_.get(), POLLIN, 0}};
     for (const Connection& connection : connections_) {
-      waits.push_back({connection.fd, static_cast<short>(connection.fd >= 0 ? POLLIN : 0), 0});
+      waits.push_back(
+          {connection.fd.get(), static_cast<int16_t>(connection.fd.valid() ? POLLIN : 0), 0});
     }
     if (::poll(waits.data(), waits.size(), -1) < 0) continue;
-    if (waits[0].revents != 0) return;
-    if (waits[1].revents != 0) {
-      connections_.push_back({::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC), -1, ""});
+    for (size_t i = 1; i < waits.size(); ++i) {
+      if (waits[i].revents != 0) ReadFrom(i - 1);
     }
-    for (size_t i = 2; i < waits.size(); ++i) {
-      if (waits[i].revents != 0) ReadFrom(i - 2);
-    }
+    if (waits[0].revents == 0) continue;
+    eventfd_t count = 0;
+    ::eventfd_read(wake_.get(), &count);
+    const std::lock_guard lock(mu_);
+    if (ended_) return;
+    for (Connection& each : adopted_) connections_.push_back(std::move(each));
+    adopted_.clear();
   }
 }
 
-// A frame is its length and its bytes; the first four bytes of a connection are its rank.
+// A frame is its length and its bytes.
 void Comm::ReadFrom(size_t number) {
   Connection& connection = connections_[number];
   char buffer[1 << 16];
-  const ssize_t n = ::recv(connection.fd, buffer, sizeof(buffer), MSG_DONTWAIT);
-  if (n < 0) return;
-  if (n == 0) {  // the peer is gone: as with NCCL, whoever waits for it goes on waiting
-    ::close(connection.fd);
-    connection.fd = -1;
+  const ssize_t n = ::recv(connection.fd.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n <= 0) {  // the peer is gone: as with NCCL, whoever waits for it goes on waiting
+    connection.fd.reset();
     return;
   }
   std::string& pending = connection.pending;
   pending.append(buffer, static_cast<size_t>(n));
   const std::lock_guard lock(mu_);
-  if (connection.rank < 0 && pending.size() >= sizeof(int32_t)) {
-    std::memcpy(&connection.rank, pending.data(), sizeof(int32_t));
-    pending.erase(0, sizeof(int32_t));
-    ++arrived_;
-  }
-  while (connection.rank >= 0 && pending.size() >= sizeof(uint64_t)) {
+  while (pending.size() >= sizeof(uint64_t)) {
     uint64_t size = 0;
     std::memcpy(&size, pending.data(), sizeof(size));
     if (pending.size() - sizeof(size) < size) break;
@@ -201,7 +194,7 @@ void Comm::Post(int to, const void* data, size_t bytes) {
   const uint64_t size = bytes;
   std::string frame(reinterpret_cast<const char*>(&size), sizeof(size));
   if (bytes > 0) frame.append(static_cast<const char*>(data), bytes);
-  const int fd = out_[static_cast<size_t>(to)];
+  const int fd = out_[static_cast<size_t>(to)].get();
   size_t done = 0;
   while (done < frame.size()) {
     const ssize_t n =

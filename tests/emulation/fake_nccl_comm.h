@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One communicator of the fake NCCL: a socket to and from every peer, messages by sender.
+// One communicator of the fake NCCL: a socket to and from every peer, wherever it is, messages by
+// sender.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_TESTS_EMULATION_FAKE_NCCL_COMM_H_
 #define LOCKSTEP_TESTS_EMULATION_FAKE_NCCL_COMM_H_
@@ -15,6 +16,8 @@
 #include <vector>
 
 #include "collectives/nccl/nccl_api.h"
+#include "common/fd.h"
+#include "tests/emulation/fake_nccl_endpoint.h"
 
 namespace lockstep::fake_nccl {
 
@@ -29,14 +32,23 @@ struct Call {
   int peer = 0;  // or the root
 };
 
+// How the ranks of a communicator find each other.
+struct Way {
+  std::string name;                    // the same on all of them, and no other communicator's
+  std::string root;                    // where they meet to learn their addresses
+  std::vector<std::string> addresses;  // by rank, where they are known: nobody meets
+};
+
 class Comm {
  public:
-  // Meets those that use the same `name`; the state is in progress until all are there.
-  Comm(std::string name, int world, int rank);
+  // Reaches the others; the state is in progress until all are there. `endpoint` is this process's.
+  Comm(Endpoint* endpoint, Way way, int world, int rank);
   // REQUIRES: End was called.
   ~Comm();
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return way_.name; }
+  // Of all ranks, by rank; empty while they are not all there.
+  std::vector<std::string> Addresses();
   int world() const { return world_; }
   int rank() const { return rank_; }
 
@@ -50,9 +62,12 @@ class Comm {
   void End();
 
  private:
-  void Serve();  // the thread that accepts and reads
+  void Serve();  // the thread that reads
   void Work();   // the thread that connects and runs what was submitted
   bool ConnectAll();
+  void Accept(UniqueFd socket, int from);
+  void Wake();
+  bool Ended();
   void ReadFrom(size_t connection);
   void Post(int to, const void* data, size_t bytes);
   std::optional<std::string> Take(int from, size_t bytes);
@@ -62,22 +77,23 @@ class Comm {
   bool Sabotaged();
 
   struct Connection {
-    int fd = -1;
-    int rank = -1;  // -1: it has not said yet
+    UniqueFd fd;
+    int rank = 0;
     std::string pending;
   };
 
-  const std::string name_;
+  Endpoint* const endpoint_;
+  Way way_;  // its addresses: of Work alone until connected_
   const int world_;
   const int rank_;
-  int listener_ = -1;
-  int wake_ = -1;
-  std::vector<int> out_;                 // by rank
+  UniqueFd wake_;
+  std::vector<UniqueFd> out_;            // by rank
   std::vector<Connection> connections_;  // of Serve alone
 
   std::mutex mu_;
   std::condition_variable changed_;
   int arrived_ = 0;
+  std::vector<Connection> adopted_;  // not Serve's yet
   bool connected_ = false;
   bool ended_ = false;
   int busy_ = 0;

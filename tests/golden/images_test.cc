@@ -179,7 +179,7 @@ TEST(GoldenImagesTest, CnnIsThatOfPyTorch) {
 }
 
 TEST(GoldenImagesTest, Resnet18IsThatOfPyTorch) {
-  const ResnetSpec spec{.depth = 18, .cifar_stem = false, .zero_init = false, .width = 3};
+  const ResnetSpec spec{.depth = 18, .stem = "imagenet", .zero_init = false, .width = 3};
   for (const bool fuse : {true, false}) Compare("resnet18.f32", spec, {3, 65, 61}, fuse);
 }
 

@@ -106,7 +106,8 @@ class ClientSession : public std::enable_shared_from_this<ClientSession<Out, In>
     connection_ = dial_(process(), std::move(ends));
     if (connection_ != nullptr) {
       connection_->up->Write(callbacks_.hello(), WriteDone(number));
-      return Later(number, absl::Milliseconds(1), [](Machine& machine) { return machine.Up(); });
+      return Later(number, absl::Milliseconds(1),
+                   [this](Machine& machine) { return machine.Up(process()->Now()); });
     }
     if (!wait) {
       return Later(number, absl::Milliseconds(1),

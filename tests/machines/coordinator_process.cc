@@ -58,6 +58,10 @@ absl::Status CoordinatorProcess::Begin() {
   return absl::OkStatus();
 }
 
+bool CoordinatorProcess::HasWrittenAll() const {
+  return outbox_->trouble().ok() && state().owed_erasures.empty() && !disk_->IsWriting(epoch_);
+}
+
 void CoordinatorProcess::LookAtLease() {
   After(kLease, [this] {
     if (!disk_->Owns(epoch_)) return surroundings_->OnBroken(*this);
@@ -214,6 +218,12 @@ void CoordinatorProcess::Request(const Event& event,
   const int64_t ticket = ++last_ticket_;
   waiting_[ticket] = std::move(answer);
   Do([&](absl::Time now) { return outbox_->Handle(event, ticket, now); });
+}
+
+void CoordinatorProcess::AwaitSaved(std::function<void(const coordinator::Answer&)> answer) {
+  const int64_t ticket = ++last_ticket_;
+  waiting_[ticket] = std::move(answer);
+  Do([&](absl::Time now) { return outbox_->AwaitSaved(ticket, now); });
 }
 
 void CoordinatorProcess::OnDeath() {

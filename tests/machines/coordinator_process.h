@@ -72,6 +72,9 @@ class CoordinatorProcess : public Process {
   // A user's request; `answer` may never come.
   void Request(const coordinator::Event& event,
                std::function<void(const coordinator::Answer&)> answer);
+  // A user looks at how things are, and is answered when that is on the disk; `answer` may never
+  // come.
+  void AwaitSaved(std::function<void(const coordinator::Answer&)> answer);
   // A user asks for files of a job, which the agent of a node is to send: no row follows from that,
   // so it is said at once. Errors: as coordinator::FileSender.
   absl::Status AskForFiles(const std::string& job_id, const std::string& node_id);
@@ -79,6 +82,8 @@ class CoordinatorProcess : public Process {
   const coordinator::State& state() const { return outbox_->state(); }
   bool begun() const { return outbox_ != nullptr; }
   bool holding() const { return outbox_->holding(); }
+  // Returns whether all that it knows is on the disk, and nothing else.
+  bool HasWrittenAll() const;
   int64_t epoch() const { return epoch_; }
   // CPU time of all steps, and how many there were.
   absl::Duration cpu() const { return cpu_; }

@@ -34,6 +34,10 @@ struct Disk {
   void Begin(int64_t writer, std::vector<coordinator::Row> batch) {
     under_way[writer] = std::move(batch);
   }
+  bool IsWriting(int64_t writer) const {
+    const auto batch = under_way.find(writer);
+    return batch != under_way.end() && !batch->second.empty();
+  }
   // The write under way is through.
   absl::Status Finish(int64_t writer) {
     const std::vector<coordinator::Row> batch = std::exchange(under_way[writer], {});

@@ -173,6 +173,8 @@ bool CoreWorld::WorkerReport(const Command& command) {
     for (size_t i = 0; !command.word(i).empty(); ++i) {
       if (command.word(i) == "stands" || command.word(i) == "first") continue;
       resumed_ = command.number("resumed");
+      restored_.reset();
+      if (command.has("restored")) restored_ = command.duration("restored", absl::ZeroDuration());
       Beat(command.word(i), command.number("step"), command.flag("stands"), command.flag("first"));
     }
     return true;
@@ -238,6 +240,9 @@ void CoreWorld::Beat(const std::string& worker, int64_t step, bool stands, bool 
   message.mutable_heartbeat()->set_resumed_step(resumed_);
   if (first) {
     message.mutable_heartbeat()->mutable_since_first_commit();
+  }
+  if (restored_) {
+    SetDuration(*restored_, message.mutable_heartbeat()->mutable_since_restored());
   }
   Take(WorkerSaid{sessions_[worker], message});
 }

@@ -6,8 +6,8 @@
 //   agent NODE .. [running=j.0,j.1] [ended=j.2]   agent-gone NODE        agent-leaves NODE
 //   [grace=S] started W [pid=100] health NODE [problem="..."]                  what its agent's
 //   checks found hello W [pid=100] [version=1]                worker-gone W ready W ..
-//   [session=OLD] beat W... [step=0] [stands] [first] [resumed=0] does W... [ACTIVITY] [for=RANK]
-//   [sequence=N] [completed=N] [reductions=N] [last=N] [waited=1s]
+//   [session=OLD] beat W... [step=0] [stands] [first] [resumed=0] [restored=1s] does W...
+//   [ACTIVITY] [for=RANK] [sequence=N] [completed=N] [reductions=N] [last=N] [waited=1s]
 //          [trained=1s]      what its heartbeats say from now on: with `for` it waits in a
 //          reduction
 //   up J                     its agents, workers and their first generation, in order
@@ -26,6 +26,7 @@
 #define LOCKSTEP_TESTS_SCENARIOS_CORE_WORLD_H_
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,7 +73,9 @@ class CoreWorld : public World {
   Names names_;
   std::map<std::string, SessionId> sessions_;  // by name: "node-a", "j.0"
   std::map<std::string, int64_t> counters_;
-  int64_t resumed_ = 0;  // what the next heartbeats say
+  // What the next heartbeats say.
+  int64_t resumed_ = 0;
+  std::optional<absl::Duration> restored_;
   struct Doing {
     absl::Time since;
     WorkerHeartbeat heartbeat;

@@ -130,7 +130,9 @@ std::vector<std::string> ToText(const Effects& effects, const Names& names) {
 
 std::vector<std::string> Overview(const State& state, absl::Time now) {
   std::vector<std::string> lines;
-  const ListJobsResponse jobs = ListJobs(state, /*include_ended=*/true, now);
+  ListJobsRequest all;
+  all.set_include_ended(true);
+  const ListJobsResponse jobs = *ListJobs(state, all, now);
   for (const JobStatus& job : jobs.jobs()) {
     lines.push_back(absl::StrCat(
         job.job_id(), " ", JobState_Name(job.state()), " ", job.workers(), "/",

@@ -13,13 +13,14 @@
 #include "coordinator/core/questions.h"
 
 namespace lockstep::coordinator {
-namespace {
 
 void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
   proto->set_seconds(absl::ToInt64Seconds(duration));
   proto->set_nanos(static_cast<int32_t>(
       absl::ToInt64Nanoseconds(duration - absl::Seconds(absl::ToInt64Seconds(duration)))));
 }
+
+namespace {
 
 Submitted ParseSubmission(const Command& command) {
   Submitted event;
@@ -115,6 +116,13 @@ std::string QueueText(const JobStatus& status, absl::Time now) {
   return text;
 }
 
+std::string CostsText(const Fault& fault) {
+  return absl::StrCat("rank ", fault.rank(), " cost ", fault.steps_lost(), " steps; after ",
+                      fault.detect_ms(), " ms known, ", fault.rendezvous_ms(), " met, ",
+                      fault.restore_ms(), " restored, ", fault.to_next_step_ms(), " a step, ",
+                      fault.replay_ms(), " a new step");
+}
+
 std::vector<std::string> Describe(const Command& command, const State& state, absl::Time now) {
   std::vector<std::string> lines;
   const auto response = DescribeJob(state, command.word(0), now);
@@ -136,6 +144,9 @@ std::vector<std::string> Describe(const Command& command, const State& state, ab
                                    member.allocation().memory(), " bytes, gpus [",
                                    absl::StrJoin(member.allocation().gpus(), " "), "]"));
     }
+  }
+  if (command.flag("costs")) {
+    for (const Fault& fault : response->faults()) lines.push_back(CostsText(fault));
   }
   for (const Fault& fault : response->status().result().faults()) {
     lines.push_back(absl::StrCat("fault: rank ", fault.rank(), ", ", fault.cause(), ", victims [",

@@ -9,8 +9,8 @@
 //   quota [USER] [slots=N] [gpus=N] [jobs=N] [half=1h]
 //   keep ended=N [for=5m] [node=1h]: what is forgotten (retention.h)
 //   usage [USER]
-//   describe J [all]         what is told of its stall, its straggler, its moves and its faults,
-//                            and what its workers have of their nodes
+//   describe J [all] [costs] what is told of its stall, its straggler, its moves and its faults,
+//                            what its workers have of their nodes, and what its faults cost
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_TESTS_SCENARIOS_REQUESTS_H_
 #define LOCKSTEP_TESTS_SCENARIOS_REQUESTS_H_
@@ -25,6 +25,7 @@
 
 namespace lockstep::coordinator {
 
+void SetDuration(absl::Duration duration, google::protobuf::Duration* proto);
 // The request that the command is; nothing: it is none.
 std::optional<Event> ParseRequest(const Command& command);
 // Sets what a coordinator is started with, if the command says that.

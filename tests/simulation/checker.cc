@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/context.h"
 #include "coordinator/core/journal.h"
+#include "coordinator/outbox/request_rows.h"
 #include "tests/machines/coordinator_process.h"
 #include "tests/simulation/worker_process.h"
 #include "tests/simulation/world.h"
@@ -30,6 +31,8 @@ std::string Names(const Generation& generation) {
 
 // Wakes between which no time passes.
 constexpr int64_t kMostWakesAtOnce = 1000;
+// Generations of a job that begin within a second: each takes messages to and fro.
+constexpr int64_t kMostGenerations = 100;
 
 const Worker* Find(const Job& job, const std::string& incarnation) {
   for (const Slot& slot : job.slots) {
@@ -111,6 +114,9 @@ void Checker::AfterStep(const CoordinatorProcess& coordinator) {
   if (!large && coordinator.steps() % 16 == 0) {
     const std::string stale = coordinator::FindStaleRow(coordinator.state());
     if (!stale.empty()) Fail(absl::StrCat("row ", stale, " is not what the coordinator knows"));
+    const std::string misplaced = coordinator::FindMisplaced(coordinator.state());
+    if (!misplaced.empty()) Fail(absl::StrCat("job ", misplaced, " is not where its state says"));
+    CheckRequests(coordinator);
   }
   std::set<std::string> requests;
   for (const auto& [id, job] : coordinator.state().jobs) {
@@ -123,11 +129,31 @@ void Checker::AfterStep(const CoordinatorProcess& coordinator) {
   if (world_->options.queue) world_->queue_checker.AfterStep(coordinator);
 }
 
+// One that stays would be carried out again by the next coordinator.
+void Checker::CheckRequests(const CoordinatorProcess& coordinator) {
+  if (!coordinator.HasWrittenAll()) return;
+  for (const auto& [key, value] : world_->disk.rows) {
+    if (!coordinator::IsRequestRow(key)) continue;
+    Fail(absl::StrCat("request ", key, " was carried out and is still in the journal"));
+  }
+}
+
+void Checker::CheckPace(const std::string& job_id, Told& told) {
+  const absl::Time now = world_->timeline.now();
+  if (now - told.paced_since > absl::Seconds(1)) {
+    told.paced_since = now;
+    told.paced_from = told.formed;
+  }
+  if (told.formed - told.paced_from <= kMostGenerations) return;
+  Fail(absl::StrCat("job ", job_id, " begins one generation after another"));
+}
+
 void Checker::CheckMembers(const Job& job) {
   const int64_t number = job.generation.message.generation();
   Told& told = told_[job.id];
   if (number <= told.formed) return;
   told.formed = number;
+  CheckPace(job.id, told);
   for (const Slot& slot : job.slots) {
     if (!slot.worker || !slot.worker->dead() || !coordinator::IsMember(job, *slot.worker)) continue;
     Fail(absl::StrCat("generation ", number, " of job ", job.id, " begins with ",
@@ -138,6 +164,7 @@ void Checker::CheckMembers(const Job& job) {
 void Checker::CheckJob(const CoordinatorProcess&, const Job& job) {
   CheckMembers(job);
   CheckPlaces(job);
+  CheckCosts(job);
   SimulatedJob& simulated = world_->JobOf(job.id);
   const auto look = [&](const Worker& worker) {
     if (worker.verdict.empty()) return;
@@ -161,6 +188,21 @@ void Checker::CheckPlaces(const Job& job) {
   for (size_t place = 0; place < job.slots.size(); ++place) {
     if (!job.slots[place].works() || !job.slots[place].vacant()) continue;
     Fail(absl::StrCat("place ", place, " of job ", job.id, " is to work and nobody is to come"));
+  }
+}
+
+void Checker::CheckCosts(const Job& job) {
+  for (const Fault& fault : job.faults) {
+    double last = fault.detect_ms();
+    for (const double time :
+         {fault.rendezvous_ms(), fault.restore_ms(), fault.to_next_step_ms(), fault.replay_ms()}) {
+      if (time == 0) continue;  // not known
+      if (time < last) {
+        Fail(absl::StrCat("a failure of job ", job.id,
+                          " took times that do not follow each other: ", fault.ShortDebugString()));
+      }
+      last = time;
+    }
   }
 }
 
@@ -270,6 +312,8 @@ void Checker::OnHeard(const AgentMessage& message, const Process& client) {
 void Checker::OnHeard(const WorkerMessage& message, const Process&) {
   worker_heard_[message.incarnation()] = world_->timeline.now();
 }
+
+void Checker::OnShown(const std::string& job_id, JobState final) { told_[job_id].final = final; }
 
 void Checker::OnAccepted(const std::string& job_id) { accepted_.insert(job_id); }
 

@@ -13,6 +13,7 @@
 //     slow or full disk, a pause, its own death) counts against nobody;
 //   - who is said to be silent, to stand still or not to leave is ill, or its host or link is;
 //   - what a lost node costs is no restart;
+//   - the times that a failure took follow each other;
 //   - no step is lost without a fault: where agents leave, others take over or the state is saved;
 //   - of the lines of workers none is left out that was not on its way when a connection broke;
 //   - nothing is started on a node that is silent;
@@ -21,7 +22,9 @@
 //   - a worker's row in the journal is what the coordinator knows of it, and each place that works
 //   has a worker, or one
 //     that waits for a node;
-//   - the coordinator does not go round in circles;
+//   - a user's request that was carried out is not in the journal any more, from which the next
+//   coordinator would carry it out again;
+//   - the coordinator does not go round in circles, nor do a job's generations;
 //   - when the faults are over each job ends as it should, no process of it is left, and the
 //     coordinator knows of none.
 // Thread-safety: thread-compatible.
@@ -62,6 +65,8 @@ class Checker {
   void OnTold(const CoordinatorProcess& coordinator, const coordinator::Append& append);
   void OnHeard(const AgentMessage& message, const Process& client);
   void OnHeard(const WorkerMessage& message, const Process& client);
+  // A user was shown that a job has ended so.
+  void OnShown(const std::string& job_id, JobState final);
   void OnAccepted(const std::string& job_id);
   // Returns whether nothing was wrong with the coordinator and its disk since then.
   bool IsSteadySince(absl::Time then) const;
@@ -106,6 +111,8 @@ class Checker {
     int64_t newest_step = 0;
     absl::Time stepped;  // when that was
     bool model = false;
+    int64_t paced_from = 0;  // the first generation formed since then, for a second
+    absl::Time paced_since = absl::InfinitePast();
   };
 
   bool IsLetGo(const WorkerProcess& worker) const;
@@ -117,10 +124,13 @@ class Checker {
   void CheckVerdict(const coordinator::Worker& worker);
   // Each place that works has somebody, or somebody is to come.
   void CheckPlaces(const coordinator::Job& job);
+  void CheckCosts(const coordinator::Job& job);
   // A worker that is not heard of on a node that is counts as one that failed.
   void NoteSilence(const coordinator::Worker& worker, SimulatedJob& job);
   void CheckJob(const CoordinatorProcess& coordinator, const coordinator::Job& job);
   void CheckMembers(const coordinator::Job& job);
+  void CheckPace(const std::string& job_id, Told& told);
+  void CheckRequests(const CoordinatorProcess& coordinator);
   // It may end so.
   void CheckEnd(const std::string& job_id, JobState state, const std::string& reason);
 

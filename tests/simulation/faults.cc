@@ -366,7 +366,14 @@ void Faults::FillDisk() {
   const absl::Duration span = Span(absl::Milliseconds(100), absl::Seconds(30));
   world_->Say(absl::StrCat("the disk is full for ", absl::FormatDuration(span)));
   world_->disk.full = true;
-  world_->timeline.In(span, [this] { world_->disk.full = false; });
+  full_until_ = std::max(full_until_, world_->timeline.now() + span);
+  world_->timeline.In(span, [this] {
+    if (world_->timeline.now() >= full_until_) world_->disk.full = false;
+  });
+  // Whoever dies meanwhile costs the others their generation, and they cannot be told.
+  const bool is_long = span > world_->options.detection;
+  if (!is_long || !HurtsWorkers() || !ends_.Chance(0.5)) return;
+  world_->timeline.In(ends_.Between(absl::ZeroDuration(), span), [this] { KillWorker(); });
 }
 
 void Faults::BreakDisk() {

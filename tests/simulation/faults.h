@@ -73,7 +73,8 @@ class Faults {
   std::vector<Kind> kinds_;
   absl::Duration every_;
   absl::Time until_;
-  absl::Duration longest_;  // that a fault lasts
+  absl::Duration longest_;                        // that a fault lasts
+  absl::Time full_until_ = absl::InfinitePast();  // the disk
   bool active_ = false;
   bool kills_early_ = false;
   int early_kills_ = 0;

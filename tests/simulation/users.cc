@@ -8,7 +8,10 @@
 
 namespace lockstep::simulation {
 
-Users::Users(World* world) : world_(world), random_(world->options.seed * 104729 + 1) {}
+Users::Users(World* world)
+    : world_(world),
+      random_(world->options.seed * 104729 + 1),
+      onlooker_(world->options.seed * 7919 + 5) {}
 
 void Users::Prepare(SubmitJobRequest& request) {
   JobSpec& spec = *request.mutable_spec();
@@ -61,6 +64,23 @@ void Users::Cancel(SimulatedJob& job) {
         job.is_to_end = true;
         Tempt();
       });
+}
+
+void Users::AfterStep() {
+  if (world_->options.seed % 4 != 1) return;
+  for (const auto& [id, job] : world_->coordinator->state().jobs) {
+    if (!job.final() || !looked_at_.insert(id).second || !onlooker_.Chance(0.7)) continue;
+    const auto look = [this, id = id, state = job.state, asked = world_->coordinator.get()] {
+      asked->AwaitSaved([this, id, state](const coordinator::Answer& answer) {
+        if (!answer.status.ok()) return;  // with which it may be lost
+        world_->checker.OnShown(id, state);
+        if (!onlooker_.Chance(0.4) || world_->timeline.now() >= until_) return;
+        world_->timeline.In(absl::Microseconds(onlooker_.Between(0, 5000)),
+                            [this] { world_->CrashCoordinator(); });
+      });
+    };
+    world_->coordinator->After(absl::ZeroDuration(), look);
+  }
 }
 
 void Users::Tempt() {

@@ -6,6 +6,8 @@
 #define LOCKSTEP_TESTS_SIMULATION_USERS_H_
 
 #include <functional>
+#include <set>
+#include <string>
 
 #include "absl/time/time.h"
 #include "coordinator/outbox/batch.h"
@@ -24,6 +26,9 @@ class Users {
   void Prepare(SubmitJobRequest& request);
   // From now until then.
   void Begin(absl::Time until);
+  // The coordinator has taken a step. In every fourth seed somebody looks at jobs that have just
+  // ended, and the coordinator may die when it has answered.
+  void AfterStep();
 
  private:
   void Next();
@@ -35,6 +40,8 @@ class Users {
 
   World* const world_;
   Random random_;
+  Random onlooker_;  // its own, as the other's draws are those of seeds that once found a fault
+  std::set<std::string> looked_at_;  // these jobs, or not
   absl::Time until_;
 };
 

@@ -13,6 +13,11 @@ namespace {
 
 constexpr int64_t kLineEvery = 10;  // steps
 
+void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
+  proto->set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
+  proto->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
+}
+
 }  // namespace
 
 WorkerProcess::WorkerProcess(World* world, Host* host, const launcher::agent_action::Start& start)
@@ -95,7 +100,7 @@ void WorkerProcess::LookForGeneration() {
   ready_ = false;
   highest_generation_ = generation.generation();
   if (generation.members().empty()) return SayReady();
-  first_commit_ = absl::InfinitePast();
+  restored_ = first_commit_ = absl::InfinitePast();
   group_ = world_->GroupOf(job_id(), highest_generation_);
   group_->Join(std::static_pointer_cast<WorkerProcess>(shared_from_this()));
   if (group_ != nullptr) CarryOut(machine().Watch(highest_generation_));
@@ -108,6 +113,7 @@ void WorkerProcess::Enter(int64_t step, bool resumed) {
   }
   committed_ = step;
   if (resumed) resumed_step_ = step;
+  restored_ = Now();
   ++moves_;
   SayLine();
 }
@@ -197,9 +203,11 @@ void WorkerProcess::BeatNow() {
   beat.mutable_progress()->set_phase(TRAINING);
   beat.set_resumed_step(resumed_step_);
   if (group_ != nullptr) beat.set_waiting_for(group_->WaitsFor(this) + 1);
+  if (restored_ != absl::InfinitePast()) {
+    SetDuration(Now() - restored_, beat.mutable_since_restored());
+  }
   if (first_commit_ != absl::InfinitePast()) {
-    const absl::Duration since = Now() - first_commit_;
-    beat.mutable_since_first_commit()->set_seconds(absl::ToInt64Seconds(since));
+    SetDuration(Now() - first_commit_, beat.mutable_since_first_commit());
   }
   WorkerShell::SendBeat(std::move(message));
 }

@@ -74,6 +74,7 @@ class WorkerProcess : public WorkerShell {
   int64_t highest_generation_ = 0;
   int64_t moves_ = 0;
   int64_t resumed_step_ = 0;
+  absl::Time restored_ = absl::InfinitePast();
   absl::Time first_commit_ = absl::InfinitePast();
   int64_t obeyed_epoch_ = 0;
   bool ready_ = false;  // it waits for a generation

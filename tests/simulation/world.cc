@@ -121,11 +121,16 @@ std::string World::Standing(const std::string& job_id) const {
     }
   }
   for (const coordinator::Slot& slot : job->second.slots) {
-    if (slot.vacant()) continue;
+    const std::string place = absl::StrCat(
+        slot.wanted ? "" : ", given up", slot.lent ? ", lent" : "", slot.aside() ? ", aside" : "");
+    if (slot.vacant()) {
+      absl::StrAppend(&text, "\n    a vacant place", place);
+      continue;
+    }
     const coordinator::Worker& worker = *slot.worker;
     absl::StrAppend(&text, "\n    ", worker.incarnation, " on ", worker.node_id, ": phase ",
                     static_cast<int>(worker.phase), worker.session != 0 ? ", connected" : "",
-                    worker.ready ? ", ready" : "", worker.finished ? ", finished" : "",
+                    worker.ready ? ", ready" : "", worker.finished ? ", finished" : "", place,
                     worker.verdict.empty() ? "" : absl::StrCat(", ", worker.verdict));
   }
   for (const coordinator::Worker& worker : job->second.former) {
@@ -370,7 +375,9 @@ void World::Write(CoordinatorProcess& process, std::vector<coordinator::Row> row
 }
 
 void World::AfterStep(const CoordinatorProcess& process) {
-  if (IsCurrent(process)) checker.AfterStep(process);
+  if (!IsCurrent(process)) return;
+  checker.AfterStep(process);
+  if (options.users) users_.AfterStep();
 }
 
 void World::OnHeard(const CoordinatorProcess& process, const AgentMessage& message,

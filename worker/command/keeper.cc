@@ -207,8 +207,11 @@ absl::Status Keeper::StartCommand() {
     port_.reset();
   }
   LS_RETURN_IF_ERROR(command_.Start(argv, environment, HiddenVariables()));
-  board_.generation.store(number, std::memory_order_release);
-  board_.first_commit.store(absl::ToUnixNanos(clock_->Now()), std::memory_order_relaxed);
+  board_.EnterGeneration(number);
+  // It is the command's own to go on from what it has saved.
+  const int64_t now = absl::ToUnixNanos(clock_->Now());
+  board_.restored.store(now, std::memory_order_relaxed);
+  board_.first_commit.store(now, std::memory_order_release);
   board_.Enter(TRAINING);
   link_.WatchGeneration(number, [this](const std::string&) {
     const uint64_t one = 1;

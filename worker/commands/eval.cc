@@ -27,9 +27,12 @@ absl::Status AnswerEval(const EvalRequest& request, bool json) {
   double loss = 0;
   int64_t correct = 0, samples = 0;
   LS_RETURN_IF_ERROR(model->ForEachBlock(
-      *dataset, [&](engine::Fields fields, int64_t, int64_t valid) -> absl::Status {
+      *dataset,
+      [&](const BlockReader::Block& block,
+          const engine::Inference::BlockHooks& hooks) -> absl::Status {
         engine::EvalSums sums;
-        LS_RETURN_IF_ERROR(model->executor()->Evaluate(fields, valid, &sums));
+        LS_RETURN_IF_ERROR(model->executor()->Evaluate(block.fields, block.valid, &sums,
+                                                       engine::Weights::kCurrent, hooks));
         loss += sums.loss;
         correct += sums.correct;
         samples += sums.samples;

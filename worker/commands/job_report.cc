@@ -10,7 +10,7 @@
 #include "collectives/communicator.h"
 #include "collectives/shards.h"
 #include "common/json.h"
-#include "engine/device/machine_peak.h"
+#include "engine/cpu/machine_peak.h"
 #include "job/meaning/workers.h"
 #include "worker/setup/job_plan.h"
 #include "worker/setup/memory_need.h"
@@ -74,6 +74,29 @@ std::string Sharding(const CompiledJob& compiled) {
                       " parts of the moments with ", least, " workers, the fewest)");
 }
 
+std::string LaunchJson(const engine::RooflineRow& row) {
+  JsonObject object;
+  object.Add("op", row.op);
+  if (!row.name.empty()) object.Add("name", row.name);
+  object.Add("launches", row.launches).Add("flops", row.flops);
+  object.Add("least_bytes", row.least_bytes).Add("moved_bytes", row.moved_bytes);
+  object.Add("least_seconds", row.least_seconds).Add("seconds", row.seconds);
+  return object.Done();
+}
+
+std::string RooflineJson(const GpuEstimate& gpu) {
+  JsonObject object;
+  object.Add("gpu", gpu.figures.name).Add("architecture", gpu.figures.architecture);
+  object.Add("half_flops_per_second", gpu.figures.half_flops);
+  object.Add("tf32_flops_per_second", gpu.figures.tf32_flops);
+  object.Add("flops_per_second", gpu.figures.float_flops);
+  object.Add("bytes_per_second", gpu.figures.bytes);
+  object.Add("product_share", engine::kProductShare).Add("memory_share", engine::kMemoryShare);
+  object.Add("least_seconds", gpu.roofline.least_seconds).Add("seconds", gpu.roofline.seconds);
+  object.Raw("kinds", JsonArrayOf(gpu.roofline.rows, LaunchJson));
+  return object.Raw("launches", JsonArrayOf(gpu.roofline.launches, LaunchJson)).Done();
+}
+
 std::string GpuLines(const JobReport& report) {
   const GpuNeed& gpu = report.need.gpu;
   if (gpu.total() == 0) return "";
@@ -95,18 +118,8 @@ std::string GpuLines(const JobReport& report) {
   return text;
 }
 
-}  // namespace
-
-MachineSpeed MeasureMachine() {
-  MachineSpeed machine;
-  machine.flops = engine::MeasureFmaPeak();
-  machine.bytes = engine::MeasureMemoryBandwidth();
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) machine.cpus = std::max(1, CPU_COUNT(&set));
-  return machine;
-}
-
-JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const MachineSpeed& machine) {
+// All of a job's report but for what times are estimated from, and the times.
+JobReport Unestimated(const CompiledJob& compiled, int64_t dataset_size) {
   const engine::Plan& plan = *compiled.plan;
   const Resources& resources = compiled.job.resources();
   JobReport report;
@@ -136,18 +149,8 @@ JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const Mach
   if (plan.spec().offload_moments) {
     report.offload = " (the optimizer's moments stay in the host's memory)";
   }
-  report.machine = machine;
   const int shards = compiled.job.train().shards();
   const int world = job::WantedWorkers(compiled.job);
-  const int here = std::max(1, resources.nproc_per_node());
-  // More threads than cores share them.
-  const double crowd =
-      std::max(1.0, static_cast<double>(here) * plan.spec().threads / machine.cpus);
-  const double micro = MicroBatchSeconds(plan, machine);
-  // The update reads gradients and state and writes the state.
-  const double update = (static_cast<double>(compiled.vector_count) * 4 +
-                         2.0 * static_cast<double>(plan.state_bytes())) /
-                        machine.bytes;
   for (int rank = 0; rank < world; ++rank) {
     RankCost cost;
     cost.rank = rank;
@@ -155,9 +158,51 @@ JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const Mach
     const double micros = static_cast<double>(cost.shards) * plan.spec().accumulate;
     cost.flops = plan.flops() * micros;
     cost.bytes_in = BytesIn(shards, world, rank, compiled.vector_count);
-    cost.step_seconds = crowd * (micro * micros + cost.bytes_in / machine.bytes + update);
     report.flops += cost.flops;
     report.ranks.push_back(cost);
+  }
+  return report;
+}
+
+}  // namespace
+
+MachineSpeed MeasureMachine() {
+  MachineSpeed machine;
+  machine.flops = engine::MeasureFmaPeak();
+  machine.bytes = engine::MeasureMemoryBandwidth();
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof(set), &set) == 0) machine.cpus = std::max(1, CPU_COUNT(&set));
+  return machine;
+}
+
+JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const MachineSpeed& machine) {
+  const engine::Plan& plan = *compiled.plan;
+  JobReport report = Unestimated(compiled, dataset_size);
+  report.machine = machine;
+  // More threads than cores share them.
+  const int here = std::max(1, compiled.job.resources().nproc_per_node());
+  const double crowd =
+      std::max(1.0, static_cast<double>(here) * plan.spec().threads / machine.cpus);
+  const double micro = MicroBatchSeconds(plan, machine);
+  // The update reads gradients and state and writes the state.
+  const double update = (static_cast<double>(compiled.vector_count) * 4 +
+                         2.0 * static_cast<double>(plan.state_bytes())) /
+                        machine.bytes;
+  for (RankCost& cost : report.ranks) {
+    const double micros = static_cast<double>(cost.shards) * plan.spec().accumulate;
+    cost.step_seconds = crowd * (micro * micros + cost.bytes_in / machine.bytes + update);
+  }
+  return report;
+}
+
+JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size,
+                   const engine::GpuFigures& gpu) {
+  const engine::Plan& plan = *compiled.plan;
+  JobReport report = Unestimated(compiled, dataset_size);
+  report.gpu = GpuEstimate{gpu, engine::RooflineOf(plan, gpu)};
+  for (RankCost& cost : report.ranks) {
+    const double micros = static_cast<double>(cost.shards) * plan.spec().accumulate;
+    cost.step_seconds = report.gpu->roofline.StepSeconds(micros);
   }
   return report;
 }
@@ -200,9 +245,11 @@ std::string ReportText(const JobReport& report) {
                                    " instead of ", bytes(report.without_recompute)));
   }
   line("arithmetic", absl::StrCat(Count(report.flops), "FLOP a step"));
-  line("machine", absl::StrFormat("%sFLOP/s and %s/s on one thread, %d CPUs (measured just now)",
-                                  Count(report.machine.flops), BytesText(report.machine.bytes),
-                                  report.machine.cpus));
+  if (!report.gpu.has_value()) {
+    line("machine", absl::StrFormat("%sFLOP/s and %s/s on one thread, %d CPUs (measured just now)",
+                                    Count(report.machine.flops), BytesText(report.machine.bytes),
+                                    report.machine.cpus));
+  }
   absl::StrAppendFormat(&text, "\n%-6s%-8s%-14s%-18s%s\n", "RANK", "SHARDS", "FLOP/STEP",
                         "RECEIVED/STEP", "STEP (ESTIMATE)");
   double slowest = 0;
@@ -212,8 +259,13 @@ std::string ReportText(const JobReport& report) {
                           Count(rank.flops), BytesText(rank.bytes_in), Seconds(rank.step_seconds));
   }
   absl::StrAppend(&text, "\nAbout ", Seconds(slowest * static_cast<double>(report.total_steps)),
-                  " for all steps at the least: an estimate from the measured peaks of this "
-                  "machine, not a run.\n");
+                  " for all steps at the least: an estimate from the ",
+                  report.gpu.has_value() ? "figures of that GPU, without what GPUs send each other"
+                                         : "measured peaks of this machine",
+                  ", not a run.\n");
+  if (report.gpu.has_value()) {
+    absl::StrAppend(&text, "\n", engine::RooflineText(report.gpu->roofline, report.gpu->figures));
+  }
   return text;
 }
 
@@ -246,7 +298,12 @@ std::string ReportJson(const JobReport& report) {
   object.Add("accumulate", report.accumulate).Raw("memory", memory.Done());
   object.Raw("gpu_memory", gpu.Done()).Add("precision", report.precision).Add("fp8", report.fp8);
   object.Add("recompute_level", report.recompute_level).Add("flops_per_step", report.flops);
-  object.Raw("machine", machine.Done()).Add("plan_hash", report.plan_hash);
+  if (report.gpu.has_value()) {
+    object.Raw("roofline", RooflineJson(*report.gpu));
+  } else {
+    object.Raw("machine", machine.Done());
+  }
+  object.Add("plan_hash", report.plan_hash);
   return object.Raw("ranks", JsonArrayOf(report.ranks, rank_json)).Done() + "\n";
 }
 

@@ -5,9 +5,11 @@
 #define LOCKSTEP_WORKER_COMMANDS_JOB_REPORT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/cuda/gpu_roofline.h"
 #include "worker/setup/compiled_job.h"
 
 namespace lockstep::worker {
@@ -27,6 +29,12 @@ struct RankCost {
   double flops = 0;         // of one optimizer step
   double bytes_in = 0;      // received in a step: nodes of its slice, then the other slices' sums
   double step_seconds = 0;  // estimated
+};
+
+// On paper, without the device.
+struct GpuEstimate {
+  engine::GpuFigures figures;
+  engine::Roofline roofline;
 };
 
 struct JobReport {
@@ -49,12 +57,17 @@ struct JobReport {
   std::string sharding;  // of the optimizer state, for people; may be empty
   std::string offload;   // what is said of moments that are not on the GPU
   double flops = 0;      // of one optimizer step, all ranks
-  MachineSpeed machine;
+  MachineSpeed machine;  // zeros where it is estimated for a GPU
+  std::optional<GpuEstimate> gpu;
   std::vector<RankCost> ranks;
 };
 
 // Adds up `compiled`; the times are estimates from `machine`.
 JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size, const MachineSpeed& machine);
+// The same with times of that GPU, on paper; `compiled` is for CUDA. What GPUs send each other is
+// counted but takes no time.
+JobReport ReportOf(const CompiledJob& compiled, int64_t dataset_size,
+                   const engine::GpuFigures& gpu);
 // For people: a table.
 std::string ReportText(const JobReport& report);
 // One object on one line, with its line end; docs/json_output.md names the fields.

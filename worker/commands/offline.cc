@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "common/json.h"
 #include "common/status.h"
+#include "engine/cuda/gpu_roofline.h"
 #include "worker/commands/answers.h"
 #include "worker/commands/compare.h"
 #include "worker/commands/doctor.h"
@@ -23,6 +25,10 @@ constexpr int kBadJobFile = 3;
 constexpr int kCannotFit = 5;
 
 absl::Status AnswerPlan(const PlanRequest& request, bool json) {
+  std::optional<engine::GpuFigures> gpu;
+  if (!request.gpu().empty()) {
+    LS_ASSIGN_OR_RETURN(gpu, engine::GpuFiguresOf(request.gpu()));
+  }
   LS_ASSIGN_OR_RETURN(const JobData data, OpenJobData(request.spec()));
   LS_ASSIGN_OR_RETURN(const CompiledJob compiled,
                       CompileJob(request.spec(), *data.train, ExpectedPlace(request.spec())));
@@ -32,7 +38,9 @@ absl::Status AnswerPlan(const PlanRequest& request, bool json) {
   } else if (request.dump() == "dot") {
     text = compiled.plan->DumpDot();
   } else {
-    const JobReport report = ReportOf(compiled, data.train->size(), MeasureMachine());
+    const JobReport report = gpu.has_value()
+                                 ? ReportOf(compiled, data.train->size(), *gpu)
+                                 : ReportOf(compiled, data.train->size(), MeasureMachine());
     text = json ? ReportJson(report) : ReportText(report);
   }
   std::fputs(text.c_str(), stdout);

@@ -127,20 +127,22 @@ absl::Status AnswerPredict(const PredictRequest& request) {
   }
   std::vector<float> probabilities;
   LS_RETURN_IF_ERROR(model->ForEachBlock(
-      *dataset, [&](engine::Fields fields, int64_t first, int64_t valid) -> absl::Status {
+      *dataset,
+      [&](const BlockReader::Block& block,
+          const engine::Inference::BlockHooks& hooks) -> absl::Status {
         LS_ASSIGN_OR_RETURN(const absl::Span<const float> logits,
-                            model->executor()->Predict(fields, valid));
+                            model->executor()->Predict(block.fields, block.valid, hooks));
         // Columns beyond the classes are rows of a padded table.
         const size_t columns =
             logits.size() / static_cast<size_t>(model->plan().spec().eval_block * targets);
-        for (int64_t row = 0; row < valid * targets; ++row) {
+        for (int64_t row = 0; row < block.valid * targets; ++row) {
           Softmax(logits.subspan(static_cast<size_t>(row) * columns, static_cast<size_t>(classes)),
                   &probabilities);
           const std::string_view bytes(reinterpret_cast<const char*>(probabilities.data()),
                                        probabilities.size() * sizeof(float));
           LS_RETURN_IF_ERROR(output.Write(
               npy ? std::string(bytes)
-                  : Line(first * targets + row, probabilities, request.probabilities())));
+                  : Line(block.first * targets + row, probabilities, request.probabilities())));
         }
         return absl::OkStatus();
       }));

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -21,6 +20,7 @@
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
 #include "worker/setup/job_plan.h"
+#include "worker/setup/model_plan.h"
 
 namespace lockstep::worker {
 namespace {
@@ -217,28 +217,11 @@ absl::Status SavedModel::CheckFits(const data::Dataset& dataset) const {
       absl::StrCat("the model takes samples of ", list(takes), ", but the data has ", list(has)));
 }
 
-absl::Status SavedModel::ForEachBlock(
-    const data::Dataset& dataset,
-    const std::function<absl::Status(engine::Fields, int64_t first, int64_t valid)>& run) {
+absl::Status SavedModel::ForEachBlock(const data::Dataset& dataset, const BlockReader::Run& run) {
   LS_RETURN_IF_ERROR(CheckFits(dataset));
-  const int64_t block = plan_->spec().eval_block;
-  std::vector<AlignedMemory> memory;
-  std::vector<void*> fields;
-  for (const FieldSpec& field : dataset.fields()) {
-    memory.push_back(AllocateAligned(static_cast<size_t>(block) * field.bytes()));
-    if (memory.back() == nullptr) return absl::ResourceExhaustedError("no memory for a block");
-    fields.push_back(memory.back().get());
-  }
-  const std::vector<const void*> read_only(fields.begin(), fields.end());
-  std::vector<int64_t> indices(static_cast<size_t>(block));
-  for (int64_t first = 0; first < dataset.size(); first += block) {
-    const int64_t valid = std::min(block, dataset.size() - first);
-    std::iota(indices.begin(), indices.begin() + valid, first);
-    LS_RETURN_IF_ERROR(dataset.ReadBatch(
-        {absl::MakeConstSpan(indices.data(), static_cast<size_t>(valid))}, fields));
-    LS_RETURN_IF_ERROR(run(read_only, first, valid));
-  }
-  return absl::OkStatus();
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<BlockReader> reader,
+                      BlockReader::Create(&dataset, executor_.get(), plan_->spec().eval_block));
+  return reader->ForEach({}, run);
 }
 
 absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, uint64_t seed) {

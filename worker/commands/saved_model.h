@@ -6,7 +6,6 @@
 #define LOCKSTEP_WORKER_COMMANDS_SAVED_MODEL_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "data/dataset.h"
 #include "engine/engine.h"
 #include "proto/model.pb.h"
+#include "worker/setup/block_reader.h"
 
 namespace lockstep::worker {
 
@@ -41,11 +41,9 @@ class SavedModel {
   // Errors: InvalidArgument when samples of `dataset` are not what the model takes.
   absl::Status CheckFits(const data::Dataset& dataset) const;
 
-  // Runs all of `dataset` block by block: `run(fields, first, valid)` for the samples from `first`
-  // on. Errors: those of the data and of `run`.
-  absl::Status ForEachBlock(
-      const data::Dataset& dataset,
-      const std::function<absl::Status(engine::Fields, int64_t first, int64_t valid)>& run);
+  // Runs all of `dataset` block by block. Errors: InvalidArgument (CheckFits), ResourceExhausted,
+  // those of the data and of `run`.
+  absl::Status ForEachBlock(const data::Dataset& dataset, const BlockReader::Run& run);
 
  private:
   SavedModel() : state_(nullptr, std::free), arena_(nullptr, std::free) {}

@@ -16,8 +16,9 @@ namespace lockstep::worker {
 
 struct ProgressBoard {
   std::atomic<int64_t> generation{0};
-  // When the first step of the generation was committed, in nanoseconds of Clock::Real(); 0: not
-  // yet.
+  // When this worker had the state that the generation began with, and when the generation's first
+  // step was committed, in nanoseconds of Clock::Real(); 0: not yet.
+  std::atomic<int64_t> restored{0};
   std::atomic<int64_t> first_commit{0};
   // The step of the checkpoint that the run went on from; 0: none.
   std::atomic<int64_t> resumed_step{0};
@@ -34,6 +35,12 @@ struct ProgressBoard {
   // Counts everything that moves on: steps, shards, evaluation blocks, phases.
   std::atomic<int64_t> moves{0};
 
+  // Generation `number` begins.
+  void EnterGeneration(int64_t number) {
+    restored.store(0, std::memory_order_relaxed);
+    first_commit.store(0, std::memory_order_relaxed);
+    generation.store(number, std::memory_order_release);
+  }
   // Phase `next` begins.
   void Enter(Phase next) {
     phase.store(next, std::memory_order_relaxed);

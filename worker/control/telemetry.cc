@@ -24,6 +24,12 @@ int64_t ResidentBytes() {
   return int64_t{resident} * ::sysconf(_SC_PAGESIZE);
 }
 
+void SetSince(int64_t nanos, absl::Time now, google::protobuf::Duration* duration) {
+  const int64_t since = absl::ToUnixNanos(now) - nanos;
+  duration->set_seconds(since / 1'000'000'000);
+  duration->set_nanos(static_cast<int32_t>(since % 1'000'000'000));
+}
+
 // Adds what the operation that the worker is in says of itself.
 void Describe(const FlightRecord& record, absl::Time now, FlightState* flight) {
   const Operation& operation = record.operation;
@@ -111,10 +117,11 @@ void Telemetry::Beat() {
   absl::MutexLock beat(&beat_mu_);
   WorkerHeartbeat heartbeat;
   heartbeat.set_generation(board_->generation.load(std::memory_order_acquire));
-  if (const int64_t nanos = board_->first_commit.load(std::memory_order_relaxed); nanos != 0) {
-    const int64_t since = absl::ToUnixNanos(clock_->Now()) - nanos;
-    heartbeat.mutable_since_first_commit()->set_seconds(since / 1'000'000'000);
-    heartbeat.mutable_since_first_commit()->set_nanos(static_cast<int32_t>(since % 1'000'000'000));
+  if (const int64_t nanos = board_->first_commit.load(std::memory_order_acquire); nanos != 0) {
+    SetSince(nanos, clock_->Now(), heartbeat.mutable_since_first_commit());
+  }
+  if (const int64_t nanos = board_->restored.load(std::memory_order_relaxed); nanos != 0) {
+    SetSince(nanos, clock_->Now(), heartbeat.mutable_since_restored());
   }
   heartbeat.set_resumed_step(board_->resumed_step.load(std::memory_order_relaxed));
   heartbeat.set_progress_counter(board_->moves.load(std::memory_order_relaxed));

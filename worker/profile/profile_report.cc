@@ -12,7 +12,7 @@
 #include "common/durable_file.h"
 #include "common/json.h"
 #include "common/status.h"
-#include "engine/device/machine_peak.h"
+#include "engine/cpu/machine_peak.h"
 #include "worker/text/bytes_text.h"
 
 namespace lockstep::worker {

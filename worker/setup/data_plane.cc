@@ -60,6 +60,19 @@ bool Overlaps() {
   return value == nullptr || std::string_view(value) != "0";
 }
 
+// What joins the ranks beside their GPUs, or where they have none.
+absl::StatusOr<std::unique_ptr<Transport>> OpenHost(const ShmTransport::Options& shm,
+                                                    bool over_hosts, absl::Duration silence,
+                                                    std::vector<std::string> told) {
+  if (!over_hosts) return ShmTransport::Create(shm);
+  HostsTransport::Options hosts;
+  hosts.shm = shm;
+  hosts.silence = silence;
+  hosts.overlap = Overlaps();
+  if (std::all_of(told.begin(), told.end(), IsLoopback)) hosts.listen = std::move(told);
+  return HostsTransport::Create(hosts);
+}
+
 }  // namespace
 
 absl::StatusOr<bool> ReducesByNccl(const JobSpec& job, const WorkerAssignment& assignment,
@@ -78,17 +91,9 @@ absl::StatusOr<bool> ReducesByNccl(const JobSpec& job, const WorkerAssignment& a
 }
 
 absl::StatusOr<GradientPlace> PlaceOfGradients(const JobSpec& job,
-                                               const WorkerAssignment& assignment,
-                                               bool over_hosts) {
+                                               const WorkerAssignment& assignment) {
   std::string why;
-  LS_ASSIGN_OR_RETURN(bool nccl, ReducesByNccl(job, assignment, &why));
-  if (nccl && over_hosts) {
-    why = "NCCL joins the GPUs of one host, and this job has several";
-    if (job.nccl().use() == "always") {
-      return absl::UnimplementedError(absl::StrCat("nccl.use is always: ", why));
-    }
-    nccl = false;
-  }
+  LS_ASSIGN_OR_RETURN(const bool nccl, ReducesByNccl(job, assignment, &why));
   if (nccl) return GradientPlace::kGpu;
   if (!why.empty() && assignment.slot() == 0) {
     LS_LOG_INFO << "gradients go through the host's memory: " << why;
@@ -107,6 +112,11 @@ GradientPlace ExpectedPlace(const JobSpec& job) {
   return nccl.ok() && *nccl ? GradientPlace::kGpu : GradientPlace::kHost;
 }
 
+std::string PlanAsTold(const engine::Plan& plan, GradientPlace place) {
+  return absl::StrCat(plan.hash(),
+                      place == GradientPlace::kGpu ? ", which reduces gradients by NCCL" : "");
+}
+
 absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(
     const CompiledJob& compiled, GradientPlace place, const WorkerAssignment& assignment,
     const LifePage* life, absl::Duration patience, bool over_hosts, std::vector<std::string> told) {
@@ -115,20 +125,12 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(
   shm.memory_patience = patience;
   shm.arena_bytes = compiled.arena_bytes;
   shm.reserved_bytes = compiled.reserved_bytes;
-  if (place == GradientPlace::kHost && over_hosts) {
-    HostsTransport::Options hosts;
-    hosts.shm = shm;
-    hosts.silence = job::FailureDetection(compiled.job);
-    hosts.overlap = Overlaps();
-    if (std::all_of(told.begin(), told.end(), IsLoopback)) hosts.listen = std::move(told);
-    return HostsTransport::Create(hosts);
-  }
-  if (place == GradientPlace::kHost) return ShmTransport::Create(shm);
-  LS_CHECK(!over_hosts);
+  const absl::Duration silence = job::FailureDetection(compiled.job);
+  if (place == GradientPlace::kHost) return OpenHost(shm, over_hosts, silence, std::move(told));
   NcclTransport::Options options;
   LS_ASSIGN_OR_RETURN(options.library, LoadNccl());
   LS_ASSIGN_OR_RETURN(options.queue, CudaQueue::Open(assignment.device().uuid()));
-  LS_ASSIGN_OR_RETURN(options.control, ShmTransport::Create(shm));
+  LS_ASSIGN_OR_RETURN(options.control, OpenHost(shm, over_hosts, silence, std::move(told)));
   const Nccl& settings = compiled.job.nccl();
   options.fastest = settings.order() == "fastest";
   options.may_share_gpu = MayShareGpu(settings);

@@ -25,22 +25,24 @@ inline constexpr int kNcclSharesGpus = 23000;
 absl::StatusOr<bool> ReducesByNccl(const JobSpec& job, const WorkerAssignment& assignment,
                                    std::string* why);
 
-// Where they are reduced; rank 0 logs why not by NCCL. `over_hosts`: the job's workers may be on
-// several hosts. Errors: as ReducesByNccl; Unimplemented when the job insists on NCCL over hosts.
+// Where they are reduced; rank 0 logs why not by NCCL. Errors: as ReducesByNccl.
 absl::StatusOr<GradientPlace> PlaceOfGradients(const JobSpec& job,
-                                               const WorkerAssignment& assignment,
-                                               bool over_hosts = false);
+                                               const WorkerAssignment& assignment);
 
 // The same before there are workers, for a job that each worker has a GPU of its own for: by what
 // the job says, and whether NCCL is on this host.
 GradientPlace ExpectedPlace(const JobSpec& job);
 
+// Returns what the coordinator compares between the workers: the hash of the plan, and whether
+// gradients go by NCCL, as everybody's do or nobody's. One host may have it and another not.
+std::string PlanAsTold(const engine::Plan& plan, GradientPlace place);
+
 // The data plane of a job that was compiled for `place`, with room for its state and gradients.
-// With `over_hosts` TCP joins the hosts; else no port is opened. `told` are the addresses at which
-// others look for this worker: when all of them are this machine's loopback it listens there alone.
-// `life` outlives it. Memory that is short is waited for, for `patience` at most: who survives the
-// worker that this one replaces gives its memory back when it has seen its death. Errors:
-// ResourceExhausted; FailedPrecondition, Internal of the GPU.
+// With `over_hosts` TCP joins the hosts, beside NCCL too; else no port is opened. `told` are the
+// addresses at which others look for this worker: when all of them are this machine's loopback it
+// listens there alone. `life` outlives it. Memory that is short is waited for, for `patience` at
+// most: who survives the worker that this one replaces gives its memory back when it has seen its
+// death. Errors: ResourceExhausted; FailedPrecondition, Internal of the GPU.
 absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(
     const CompiledJob& compiled, GradientPlace place, const WorkerAssignment& assignment,
     const LifePage* life, absl::Duration patience, bool over_hosts = false,

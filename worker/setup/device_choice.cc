@@ -7,13 +7,31 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/log.h"
+#include "engine/cuda/module.h"
 
 namespace lockstep::worker {
 
 void ClaimDevice(const WorkerAssignment& assignment) {
   if (assignment.device().kind() != "cuda" || assignment.device().uuid().empty()) return;
   ::setenv("CUDA_VISIBLE_DEVICES", assignment.device().uuid().c_str(), 1);
+}
+
+absl::Status CheckDevice(const WorkerAssignment& assignment) {
+  const std::string& assigned = assignment.device().uuid();
+  // Instances have other names in older drivers; what a driver calls by no name is taken as it is.
+  constexpr absl::string_view kNameless = "GPU-00000000-0000-0000-0000-000000000000";
+  if (assignment.device().kind() != "cuda" || !absl::StartsWith(assigned, "GPU-")) {
+    return absl::OkStatus();
+  }
+  const auto seen = engine::cuda::ListDevices();
+  if (!seen.ok() || seen->empty()) return absl::OkStatus();  // whoever opens it says so
+  const absl::string_view uuid = seen->front().uuid;
+  if (uuid == kNameless || absl::StartsWithIgnoreCase(uuid, assigned)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "worker ", assignment.slot(), " was given ", assigned, ", but CUDA shows it ", uuid,
+      ": CUDA_VISIBLE_DEVICES has no effect on this host, so its workers would share GPUs"));
 }
 
 absl::StatusOr<JobSpec> JobOnDevice(const JobSpec& job, const WorkerAssignment& assignment) {

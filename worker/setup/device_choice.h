@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "proto/coordinator.pb.h"
@@ -16,6 +17,10 @@ namespace lockstep::worker {
 // Makes the assigned GPU the only one that this process sees (CUDA_VISIBLE_DEVICES), so that it is
 // number 0. Nothing for the CPU.
 void ClaimDevice(const WorkerAssignment& assignment);
+
+// Returns whether what this process sees is the assigned GPU: two workers on one would be slow, or
+// wait for each other in NCCL, and nothing would say why. Errors: FailedPrecondition, with both.
+absl::Status CheckDevice(const WorkerAssignment& assignment);
 
 // `job` with the assigned device instead of its wish. Says so when "auto" has become the CPU.
 // Errors: FailedPrecondition when the job wants a GPU and there is none, with what to do.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the job's message to the plain values of the engine and the data: the one place that knows
-// both. Thread-safety: pure functions.
+// From the job's message to the plain values of the engine and the data: with model_plan.h the one
+// place that knows both. Thread-safety: pure functions.
 #ifndef LOCKSTEP_WORKER_SETUP_JOB_PLAN_H_
 #define LOCKSTEP_WORKER_SETUP_JOB_PLAN_H_
 
@@ -25,9 +25,6 @@ using job::MostWorkers;
 
 // The samples that the job names. Errors: InvalidArgument when there is no data.
 absl::StatusOr<data::Source> DataSource(const Train& train);
-
-// The model as the engine takes it. Errors: InvalidArgument when there is none.
-absl::StatusOr<engine::ModelSpec> ModelSpecOf(const Model& model);
 
 // How its training images are changed at random.
 data::Augment AugmentOf(const Train& train);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "job/meaning/workers.h"
 #include "worker/checkpoint/checkpointer.h"
+#include "worker/setup/block_reader.h"
 #include "worker/setup/job_plan.h"
 #include "worker/state/host_deal.h"
 #include "worker/state/sharded_state.h"
@@ -117,8 +118,16 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
       train.data().loader().prefetch() > 0 ? train.data().loader().prefetch() : kDefaultPrefetch;
   const size_t batches = static_cast<size_t>(std::max(2, prefetch) + kHeldBatches);
   need.data = batches * static_cast<size_t>(spec.micro_batch * spec.accumulate) * SampleBytes(plan);
-  if (train.eval().every() != "never") {
-    need.data += static_cast<size_t>(spec.eval_block) * SampleBytes(plan);
+  const bool on_gpu = spec.device == engine::DeviceKind::kCuda;
+  const bool evaluates = train.eval().every() != "never";
+  if (evaluates) {
+    need.data += static_cast<size_t>(BlockReader::Held(on_gpu)) *
+                 static_cast<size_t>(spec.eval_block) * SampleBytes(plan);
+  }
+  // A batch and the next one where the GPU's copies begin.
+  if (on_gpu) {
+    need.data +=
+        2 * static_cast<size_t>(std::max(spec.micro_batch, spec.eval_block)) * SampleBytes(plan);
   }
   if (job.has_checkpoint()) {
     // Hosts that do not share the folder save all of it each (checkpoint/folder_copies.h).

@@ -8,10 +8,8 @@ namespace lockstep::worker {
 
 bool MayBeOverHosts(const WorkerBootstrap& bootstrap) {
   if (bootstrap.data_addresses().empty()) return false;
-  const JobSpec& job = bootstrap.assignment().spec();
-  const bool spreads =
-      job.elastic().min_workers() > 0 && bootstrap.assignment().device().kind() != "cuda";
-  return spreads || job.resources().nodes() > 1;
+  const WorkerAssignment& assignment = bootstrap.assignment();
+  return assignment.device().kind() != "cuda" || assignment.spec().resources().nodes() > 1;
 }
 
 DataPlaneAddress AddressOf(const WorkerBootstrap& bootstrap, const std::string& shm,

@@ -10,9 +10,8 @@
 
 namespace lockstep::worker {
 
-// Returns whether workers of the job may be on other hosts than this one: an elastic one starts on
-// what there is, also on more hosts than it asks for. GPUs of several hosts are never put together
-// so.
+// Returns whether workers of the job may be on other hosts than this one: on CPUs it starts on what
+// there is, also on more hosts than it asks for. GPUs of several hosts are never put together so.
 bool MayBeOverHosts(const WorkerBootstrap& bootstrap);
 
 // How peers reach this worker: its memory by the socket `shm`, and `tcp_port` at each of its

@@ -1,60 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/step/evaluator.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <numeric>
+#include <utility>
 
-#include "common/check.h"
+#include "absl/memory/memory.h"
 #include "common/status.h"
 
 namespace lockstep::worker {
-Evaluator::Evaluator(const data::Dataset* dataset, engine::Inference* executor, int64_t block,
-                     ProgressBoard* board, Clock* clock, bool averages)
-    : dataset_(dataset),
+
+absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::Create(const data::Dataset* dataset,
+                                                             engine::Executor* executor,
+                                                             int64_t block, ProgressBoard* board,
+                                                             Clock* clock, bool averages) {
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<BlockReader> reader,
+                      BlockReader::Create(dataset, executor, block));
+  int64_t targets = 1;
+  for (const FieldSpec& field : dataset->fields()) {
+    if (field.name == kLabelsField) targets = field.elements();
+  }
+  return absl::WrapUnique(
+      new Evaluator(std::move(reader), executor, board, clock, averages, targets));
+}
+
+Evaluator::Evaluator(std::unique_ptr<BlockReader> reader, engine::Executor* executor,
+                     ProgressBoard* board, Clock* clock, bool averages, int64_t targets_per_sample)
+    : reader_(std::move(reader)),
       executor_(executor),
       board_(board),
       clock_(clock),
       averages_(averages),
-      block_(block),
-      blocks_((dataset->size() + block - 1) / block),
-      indices_(block) {
-  for (const FieldSpec& field : dataset->fields()) {
-    if (field.name == kLabelsField) targets_per_sample_ = field.elements();
-    const size_t bytes = (static_cast<size_t>(block) * field.bytes() + 63) / 64 * 64;
-    memory_.emplace_back(std::aligned_alloc(64, bytes), std::free);
-    LS_CHECK(memory_.back() != nullptr) << "out of memory for evaluation";
-    std::memset(memory_.back().get(), 0, bytes);
-    fields_.push_back(memory_.back().get());
-    read_only_.push_back(memory_.back().get());
-  }
-}
-
-absl::Status Evaluator::RunBlock(int64_t block, const std::function<bool()>& cancelled,
-                                 Rows* rows) {
-  const int64_t begin = block * block_;
-  const int64_t valid = std::min(block_, dataset_->size() - begin);
-  std::iota(indices_.begin(), indices_.begin() + valid, begin);
-  LS_RETURN_IF_ERROR(dataset_->ReadBatch({absl::MakeConstSpan(indices_.data(), valid)}, fields_));
-  const auto run = [&](engine::Weights weights, Row* row) -> absl::Status {
-    engine::EvalSums sums;
-    LS_RETURN_IF_ERROR(
-        executor_->Evaluate(read_only_, valid, &sums, weights, {.cancelled = cancelled}));
-    *row = {sums.loss, sums.correct, sums.samples, sums.correct_top5};
-    return absl::OkStatus();
-  };
-  LS_RETURN_IF_ERROR(run(engine::Weights::kCurrent, &rows->current));
-  if (averages_) LS_RETURN_IF_ERROR(run(engine::Weights::kAverage, &rows->average));
-  board_->Moved();
-  return absl::OkStatus();
-}
+      targets_per_sample_(targets_per_sample) {}
 
 EvalResult Evaluator::Combine(const std::vector<Rows>& all, int world, Row Rows::*which) const {
-  const int64_t rows = (blocks_ + world - 1) / world;
+  const int64_t blocks = reader_->blocks(), rows = (blocks + world - 1) / world;
   Row sum{0, 0, 0, 0};
-  for (int64_t block = 0; block < blocks_; ++block) {
+  for (int64_t block = 0; block < blocks; ++block) {
     const Row& row = all[(block % world) * rows + block / world].*which;
     sum.loss += row.loss;
     sum.correct += row.correct;
@@ -76,16 +57,29 @@ absl::StatusOr<EvalResult> Evaluator::Run(Communicator* communicator, int64_t st
   const absl::Time start = clock_->Now();
   const int world = communicator->world_size();
   // Block b is dealt to rank b mod world, as that rank's row b / world.
-  const int64_t rows = (blocks_ + world - 1) / world;
+  const int64_t rows = (reader_->blocks() + world - 1) / world;
   std::vector<Rows> mine(rows, Rows{}), all(rows * world);
   // A long block is seen to move on: each node counts. It is given up when the generation ends.
-  const std::function<bool()> cancelled = [this, communicator] {
+  const auto cancelled = [this, communicator] {
     board_->Moved();
     return communicator->aborted();
   };
-  for (int64_t block = communicator->rank(); block < blocks_; block += world) {
-    LS_RETURN_IF_ERROR(RunBlock(block, cancelled, &mine[block / world]));
-  }
+  bool average = false;  // each block is run with the weights, and with their averages
+  LS_RETURN_IF_ERROR(reader_->ForEach(
+      {communicator->rank(), world, averages_ ? 2 : 1, cancelled},
+      [&](const BlockReader::Block& block,
+          const engine::Inference::BlockHooks& hooks) -> absl::Status {
+        engine::EvalSums sums;
+        LS_RETURN_IF_ERROR(executor_->Evaluate(
+            block.fields, block.valid, &sums,
+            average ? engine::Weights::kAverage : engine::Weights::kCurrent, hooks));
+        Rows& rows_of = mine[block.number / world];
+        (average ? rows_of.average : rows_of.current) = {sums.loss, sums.correct, sums.samples,
+                                                         sums.correct_top5};
+        if (averages_) average = !average;
+        board_->Moved();
+        return absl::OkStatus();
+      }));
   LS_RETURN_IF_ERROR(communicator->AllGather(
       mine.data(), all.data(), rows * static_cast<int64_t>(sizeof(Rows)), DType::kUInt8, deadline));
   EvalResult result = Combine(all, world, &Rows::current);

@@ -8,7 +8,6 @@
 #define LOCKSTEP_WORKER_STEP_EVALUATOR_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -19,15 +18,19 @@
 #include "engine/engine.h"
 #include "proto/coordinator.pb.h"
 #include "worker/control/progress_board.h"
+#include "worker/setup/block_reader.h"
 
 namespace lockstep::worker {
 
 class Evaluator {
  public:
-  // `dataset`, `executor`, `board` and `clock` outlive this. Allocates the buffers. With `averages`
-  // the averaged weights are evaluated too.
-  Evaluator(const data::Dataset* dataset, engine::Inference* executor, int64_t block,
-            ProgressBoard* board, Clock* clock, bool averages = false);
+  // `dataset`, `executor`, `board` and `clock` outlive this. Allocates the buffers of blocks of
+  // `block` samples. With `averages` the averaged weights are evaluated too. Errors:
+  // ResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<Evaluator>> Create(const data::Dataset* dataset,
+                                                           engine::Executor* executor,
+                                                           int64_t block, ProgressBoard* board,
+                                                           Clock* clock, bool averages = false);
 
   // Evaluates the present state with the other ranks; all get the same result. Blocks.
   // Errors: those of the communicator, DataLoss.
@@ -46,22 +49,17 @@ class Evaluator {
     Row current;
     Row average;
   };
-  absl::Status RunBlock(int64_t block, const std::function<bool()>& cancelled, Rows* rows);
+  Evaluator(std::unique_ptr<BlockReader> reader, engine::Executor* executor, ProgressBoard* board,
+            Clock* clock, bool averages, int64_t targets_per_sample);
   // The sums of `blocks` rows, in order, as a result.
   EvalResult Combine(const std::vector<Rows>& all, int world, Row Rows::*which) const;
 
-  const data::Dataset* const dataset_;
-  engine::Inference* const executor_;
+  const std::unique_ptr<BlockReader> reader_;
+  engine::Executor* const executor_;
   ProgressBoard* const board_;
   Clock* const clock_;
   const bool averages_;
-  const int64_t block_;
-  const int64_t blocks_;
-  int64_t targets_per_sample_ = 1;
-  std::vector<int64_t> indices_;
-  std::vector<std::unique_ptr<void, void (*)(void*)>> memory_;  // one for each field
-  std::vector<void*> fields_;
-  std::vector<const void*> read_only_;  // the same
+  const int64_t targets_per_sample_;
 };
 
 }  // namespace lockstep::worker

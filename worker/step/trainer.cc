@@ -239,8 +239,13 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
     evaluated_step_ = agreement.evaluated_step;
   }
   *first_holder = agreement.first_holder;
-  if (start_step == 0) return Resume(communicator, run_dir);
-  evaluate_first_ = EvalDue(start_step) && agreement.evaluated_step < start_step;
+  if (start_step == 0) {
+    LS_RETURN_IF_ERROR(Resume(communicator, run_dir));
+  } else {
+    evaluate_first_ = EvalDue(start_step) && agreement.evaluated_step < start_step;
+  }
+  board_->restored.store(absl::ToUnixNanos(clock_->Now()), std::memory_order_relaxed);
+  if (on_mark_ && (agreement.copied || committed_step() != start_step)) on_mark_();
   return absl::OkStatus();
 }
 
@@ -270,9 +275,9 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
 }
 
 void Trainer::NoteFirstCommit() {
-  board_->first_commit.store(absl::ToUnixNanos(clock_->Now()), std::memory_order_relaxed);
+  board_->first_commit.store(absl::ToUnixNanos(clock_->Now()), std::memory_order_release);
   LS_LOG_DEBUG << "first commit of the generation: step " << committed_step();
-  if (on_first_commit_) on_first_commit_();
+  if (on_mark_) on_mark_();
 }
 
 absl::Status Trainer::CheckFinite(int64_t step, const engine::StepResult& result) const {

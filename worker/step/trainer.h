@@ -72,14 +72,14 @@ class Trainer {
                                                          const Parts& parts);
 
   // Sets what every worker keeps of its steps, whether it writes it or not, and the faults that it
-  // is to suffer; both may be null and outlive this. `on_first_commit` is called after the first
-  // step of each generation.
-  void Observe(RunRecord* notes, FaultInjector* faults, std::function<void()> on_first_commit) {
+  // is to suffer; both may be null and outlive this. `on_mark` is called when the state was
+  // restored for a generation, and after the first step of each.
+  void Observe(RunRecord* notes, FaultInjector* faults, std::function<void()> on_mark) {
     notes_ = notes;
     faults_ = faults;
     watch_.SetFaults(faults);
     if (faults_ != nullptr) faults_->Expose(state_);
-    on_first_commit_ = std::move(on_first_commit);
+    on_mark_ = std::move(on_mark);
   }
 
   // As StepWatch::SetPace.
@@ -220,8 +220,9 @@ class Trainer {
   std::vector<ElementRange> parts_;  // of the vector, from the plan's buckets
   int64_t rounded_ = 0;              // TreeReduceArgs::rounded
   std::unique_ptr<StepProfiler> profiler_;
-  std::unique_ptr<data::Loader> loader_;              // its threads use the profiler
-  std::optional<absl::StatusOr<data::Batch>> ahead_;  // that StageNext has taken from it
+  std::unique_ptr<data::Loader> loader_;                // its threads use the profiler
+  std::optional<engine::LockedFields> locked_batches_;  // all that it makes
+  std::optional<absl::StatusOr<data::Batch>> ahead_;    // that StageNext has taken from it
   std::unique_ptr<Evaluator> evaluator_;
   std::vector<engine::GradientSlice> gradient_slices_;
   StepHeader::Contents header_;
@@ -234,7 +235,7 @@ class Trainer {
   Checkpointer* checkpointer_ = nullptr;
   const ResumeSource* resume_source_ = nullptr;
   bool restored_ = false;  // the state is still that of a checkpoint in this rank's folder
-  std::function<void()> on_first_commit_;
+  std::function<void()> on_mark_;
   int64_t evaluated_step_ = 0;
   bool evaluate_first_ = false;
   double train_seconds_ = 0;

@@ -108,10 +108,11 @@ absl::Status Trainer::Reserve(Transport* transport) {
   }
   LS_ASSIGN_OR_RETURN(loader_,
                       data::Loader::Create(data_->train.get(), compiled_.sampler.get(), options));
+  locked_batches_.emplace(executor_.get(), loader_->memory().data(), loader_->memory().size());
   if (data_->test != nullptr) {
-    evaluator_ =
-        std::make_unique<Evaluator>(data_->test.get(), executor_.get(), plan.spec().eval_block,
-                                    board_, clock_, plan.spec().ema_decay > 0);
+    LS_ASSIGN_OR_RETURN(
+        evaluator_, Evaluator::Create(data_->test.get(), executor_.get(), plan.spec().eval_block,
+                                      board_, clock_, plan.spec().ema_decay > 0));
   }
   return absl::OkStatus();
 }

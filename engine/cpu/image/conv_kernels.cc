@@ -15,6 +15,7 @@
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/simd/half_kernels.h"
 #include "engine/ops/conv_geometry.h"
+#include "engine/ops/conv_method.h"
 
 namespace lockstep::engine::cpu {
 namespace {

@@ -12,7 +12,9 @@
 #include "engine/cpu/image/image_simd.h"
 #include "engine/cpu/image/winograd.h"
 #include "engine/cpu/kernels.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
+#include "engine/ops/conv_method.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine::cpu {
 namespace {
@@ -47,16 +49,16 @@ struct Inner {
   size_t result_bytes = 0;
   size_t scratch_bytes = 0;
 
-  Inner(const char* op, const std::vector<TensorType>& inputs, const Attrs& attrs, size_t own_bytes,
-        const CpuTarget& target)
+  Inner(const OpDef& op, const std::vector<TensorType>& inputs, const Attrs& attrs,
+        size_t own_bytes, const CpuTarget& target)
       : result_bytes((own_bytes + 63) / 64 * 64) {
     std::vector<Value> leaves;
     for (const TensorType& type : inputs) {
-      leaves.push_back(graph.AddLeaf("input", type, std::to_string(leaves.size())));
+      leaves.push_back(graph.AddLeaf(ops::kInput, type, std::to_string(leaves.size())));
     }
     graph.Add(op, leaves, attrs);
     LS_CHECK(graph.status().ok()) << graph.status();
-    kernel_ = op == std::string("conv2d") ? &kConv2d : &kConv2dBackwardWeight;
+    kernel_ = &op == &ops::kConv2d ? &kConv2d : &kConv2dBackwardWeight;
     scratch_bytes = kernel_->scratch_bytes(graph, graph.nodes().back(), target);
   }
   std::unique_ptr<CpuKernel> Prepare(KernelOperands operands, const Storage& scratch,
@@ -76,12 +78,13 @@ Inner InnerForward(const Graph& graph, const Node& node, const CpuTarget& target
   for (const Value& input : node.inputs) types.push_back(graph.type(input));
   Attrs attrs = node.attrs;
   attrs.Set("activation", std::string("none"));
-  return Inner("conv2d", types, attrs, UnpooledOf(ForwardGeometry(graph, node)).bytes(), target);
+  return Inner(ops::kConv2d, types, attrs, UnpooledOf(ForwardGeometry(graph, node)).bytes(),
+               target);
 }
 // The weight gradient of what is unpooled into scratch.
 Inner InnerWeight(const Graph& graph, const Node& node, const CpuTarget& target) {
   const TensorType dy = UnpooledOf(WeightGeometry(graph, node));
-  return Inner("conv2d_backward_weight", {dy, graph.type(node.inputs[2])}, node.attrs, dy.bytes(),
+  return Inner(ops::kConv2dBackwardWeight, {dy, graph.type(node.inputs[2])}, node.attrs, dy.bytes(),
                target);
 }
 

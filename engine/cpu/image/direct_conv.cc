@@ -6,10 +6,6 @@
 namespace lockstep::engine {
 namespace {
 
-constexpr int64_t kMaxDepth = 32;
-constexpr int64_t kMinFilters = 8;
-// The image with its border and the pooled rows beside it stay in L2.
-constexpr int64_t kMaxImageFloats = 48 * 1024;
 // Threads cut filters of a gradient at whole vectors of every instruction set.
 constexpr int64_t kFilterUnit = 16;
 
@@ -22,14 +18,6 @@ int64_t PaddedFloats(const ConvGeometry& g) {
 size_t Aligned(int64_t floats) { return static_cast<size_t>((floats + 15) / 16 * 16); }
 
 }  // namespace
-
-bool IsForDirect(const ConvGeometry& g) {
-  for (int axis = 0; axis < 2; ++axis) {
-    if (g.window.stride[axis] != 1 || g.window.dilation[axis] != 1) return false;
-  }
-  return g.groups == 1 && g.taps() * g.channels <= kMaxDepth && g.filters >= kMinFilters &&
-         g.out_height >= 2 && g.out_width >= 2 && PaddedFloats(g) <= kMaxImageFloats;
-}
 
 DirectConv::DirectConv(const ConvGeometry& g, Isa isa, int threads)
     : g_(g), simd_(ImageSimdFor(isa)), threads_(threads), row_floats_(PaddedRow(g)) {

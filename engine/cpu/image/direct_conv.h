@@ -20,13 +20,9 @@
 
 namespace lockstep::engine {
 
-// Returns whether a pooled convolution and its weight gradient are done so: a rule on its shape
-// alone.
-bool IsForDirect(const ConvGeometry& g);
-
 class DirectConv {
  public:
-  // REQUIRES: IsForDirect(g).
+  // REQUIRES: IsForDirect(g) (ops/conv_method.h).
   DirectConv(const ConvGeometry& g, Isa isa, int threads);
 
   size_t scratch_bytes() const;

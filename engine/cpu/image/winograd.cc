@@ -7,10 +7,6 @@ namespace lockstep::engine {
 namespace {
 
 constexpr int64_t kElements = 16;  // of a transformed tile
-// Channels below which the transforms cost more than they save.
-constexpr int64_t kMinChannels = 16;
-// So many tiles pay for the transformation of the filters.
-constexpr int64_t kMinTiles = 48;
 constexpr int64_t kMinChunk = 48;  // tiles; whole tiles of every instruction set's products
 constexpr int64_t kMaxChunk = 192;
 constexpr int64_t kKBlock = 256;  // inputs that are summed in registers
@@ -70,17 +66,6 @@ void OutputPixels(const WinogradShape& s, T* y, int64_t tile, T* otherwise, T** 
 }
 
 }  // namespace
-
-bool IsForWinograd(const ConvGeometry& g) {
-  for (int axis = 0; axis < 2; ++axis) {
-    if (g.window.kernel[axis] != 3 || g.window.stride[axis] != 1 || g.window.dilation[axis] != 1 ||
-        g.window.padding[axis] > 2) {
-      return false;
-    }
-  }
-  return g.groups == 1 && g.channels >= kMinChannels && g.filters >= kMinChannels &&
-         WinogradForward(g).tiles() >= kMinTiles;
-}
 
 WinogradShape WinogradForward(const ConvGeometry& g) {
   return {g.images,     g.height,    g.width,   g.channels,

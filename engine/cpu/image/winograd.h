@@ -40,8 +40,6 @@ struct WinogradShape {
   int64_t tiles() const { return images * tile_rows() * tile_columns(); }
 };
 
-// Returns whether a convolution and its gradients are done so: a rule on its shape alone.
-bool IsForWinograd(const ConvGeometry& g);
 // The forward convolution, and the one of dy with rotated filters that is the input gradient.
 WinogradShape WinogradForward(const ConvGeometry& g);
 WinogradShape WinogradBackward(const ConvGeometry& g);

@@ -1,26 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cpu/simd/half_kernels.h"
 
-#include <cpuid.h>
-
 #include <bit>
 
 #include "common/half.h"
 
 namespace lockstep::engine {
 namespace {
-
-// __builtin_cpu_supports asks the operating system about AVX's registers, which F16C needs; clang
-// 14's does not know F16C itself.
-bool HasF16c() {
-  static const bool has = [] {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
-           (ecx & bit_F16C) != 0;
-  }();
-  return has;
-}
 
 // The neighbours of x are those of its lowest `bits` bits set to 0 and one step above; adding a
 // random number below a step and cutting off picks one of them.
@@ -52,12 +38,6 @@ uint16_t F16Of(float x, uint32_t word) {
 }
 
 }  // namespace
-
-const HalfKernels& HalfKernelsFor(Isa isa) {
-  if (isa >= Isa::kAvx512) return simd::kAvx512HalfKernels;
-  if (isa == Isa::kAvx2 && HasF16c()) return simd::kF16cHalfKernels;
-  return simd::kPortableHalfKernels;
-}
 
 void NarrowStochastically(DType type, const float* x, const uint32_t* words, int64_t n,
                           uint16_t* y) {

@@ -142,7 +142,7 @@ struct SimdKernels {
               float* parameter);
 };
 
-// The loops for `isa`. REQUIRES: this CPU has it.
+// The loops for `isa` (cpu/arch.h). REQUIRES: this CPU has it.
 const SimdKernels& SimdFor(Isa isa);
 
 namespace simd {

@@ -50,8 +50,8 @@ __device__ __forceinline__ void MaskScores(const AttentionArgs& args, const Head
 
 // Scores to probabilities relative to the rows' maxima so far; `out` fades with the old maxima.
 template <Type kType, int kBands, int kTiles, int kOut>
-__device__ __forceinline__ void Soften(const AttentionArgs& args, const Head& h, const Site& site,
-                                       const Place& place, float (&scores)[kBands][kTiles][4],
+__device__ __forceinline__ void Soften(const AttentionArgs& args, const Head& h, const Place& place,
+                                       float (&scores)[kBands][kTiles][4],
                                        RunningSums<kBands>& running, float (&out)[kBands][kOut][4],
                                        uint32_t (&weights)[kBands][kTiles][2]) {
   const float factor = args.scale * kLog2E;
@@ -89,7 +89,8 @@ __device__ __forceinline__ void Soften(const AttentionArgs& args, const Head& h,
       }
       if (args.drop.address != nullptr) {
         const int64_t query = place.first_row + 16 * band + 8 * half + lane / 4;
-        const DropFactors<kTiles> drop(args, h, site, query, place.first_key);
+        DropFactors<kTiles> drop;
+        drop.Draw(args, h, query, place.first_key);
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
           float factors[2];
@@ -154,8 +155,6 @@ __global__ void __launch_bounds__(kMatrixThreads) MatrixKernel(AttentionArgs arg
   const int64_t first_query = int64_t{gridDim.x - 1 - blockIdx.x} * kQueries;
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * kRows;
   const int64_t first_row = first_query + warp_row;
-  Site site = {};
-  if (args.drop.address != nullptr) site = SiteOf(args.drop);
   int64_t end = h.keys;
   if (args.causal && first_query + kQueries < end) end = first_query + kQueries;
 
@@ -187,7 +186,7 @@ __global__ void __launch_bounds__(kMatrixThreads) MatrixKernel(AttentionArgs arg
       MakeProducts<kType>(queries, warp_row, keys, scores);
       const Place place = {first_row, first_key};
       MaskScores(args, h, place, scores);
-      Soften<kType>(args, h, site, place, scores, running, out, weights);
+      Soften<kType>(args, h, place, scores, running, out, weights);
     }
     WaitForCopies();
     __syncthreads();  // the values are there, and the keys are no longer read

@@ -28,15 +28,16 @@ __device__ __forceinline__ void MakeProducts(const MatrixTile<kDepth>& left, int
       for (int i = 0; i < 4; ++i) scores[band][t][i] = 0;
     }
   }
+  const int lane = FreshLane();
 #pragma unroll
   for (int chunk = 0; chunk < kDepth / kChunk; chunk += 2) {
     uint32_t a[kBands][4];
 #pragma unroll
-    for (int band = 0; band < kBands; ++band) left.Left(row + 16 * band, chunk, a[band]);
+    for (int band = 0; band < kBands; ++band) left.Left(row + 16 * band, chunk, a[band], lane);
 #pragma unroll
     for (int t = 0; t < kTiles; t += 2) {
       uint32_t b[4];
-      right.RightTransposed(t * 8, chunk, b);
+      right.RightTransposed(t * 8, chunk, b, lane);
 #pragma unroll
       for (int band = 0; band < kBands; ++band) {
         MultiplyAdd<kType>(scores[band][t], a[band], b[0], b[1]);
@@ -52,12 +53,13 @@ template <Type kType, int kDepth, int kBands, int kTiles>
 __device__ __forceinline__ void AddWeighted(const uint32_t (&weights)[kBands][kTiles][2],
                                             const MatrixTile<kDepth>& right,
                                             float (&out)[kBands][kDepth / 8][4]) {
+  const int lane = FreshLane();
 #pragma unroll
   for (int t = 0; t < kTiles; t += 2) {
 #pragma unroll
     for (int chunk = 0; chunk < kDepth / kChunk; chunk += 2) {
       uint32_t b[4];
-      right.Right(t * 8, chunk, b);
+      right.Right(t * 8, chunk, b, lane);
 #pragma unroll
       for (int band = 0; band < kBands; ++band) {
         const uint32_t a[4] = {weights[band][t][0], weights[band][t][1], weights[band][t + 1][0],
@@ -77,38 +79,61 @@ __device__ __forceinline__ bool SeesAll(const AttentionArgs& args, const Head& h
          (!args.causal || first_key + keys - 1 <= first_query);
 }
 
-// What dropout multiplies the thread's probabilities of one query by, for the keys of kTiles * 8
-// from `first_key` on. REQUIRES: first_key is a multiple of 32, drop.address.
+// A bit for each key of the thread that counts, as a mask of keys has it, found before many of them
+// are looked at: bits 2 t and 2 t + 1 are those of tile t, whose keys `first` and `first` + 1 are
+// those of tile 0. All bits without a mask.
+template <int kTiles>
+__device__ __forceinline__ uint32_t KeyBits(const Head& h, int first) {
+  static_assert(2 * kTiles <= 32);
+  if (h.by_key == nullptr) return ~0u;
+  uint32_t bits = 0;
+#pragma unroll 1
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int key = first + 8 * t + e;
+      if (key < h.keys && h.by_key[key] != 0) bits |= 1u << (2 * t + e);
+    }
+  }
+  return bits;
+}
+
+// What dropout multiplies the thread's probabilities of one query by, for kTiles * 8 keys: 1 until
+// they are drawn.
 template <int kTiles>
 struct DropFactors {
   static_assert(kTiles % 4 == 0);
-  __device__ __forceinline__ DropFactors(const AttentionArgs& args, const Head& h, const Site& site,
-                                         int64_t query, int64_t first_key)
-      : threshold(args.drop.threshold), scale(args.drop.scale) {
+  // For the keys from `first_key` on. REQUIRES: first_key is a multiple of 32, drop.address.
+  __device__ __forceinline__ void Draw(const AttentionArgs& args, const Head& h, int64_t query,
+                                       int64_t first_key) {
+    threshold = args.drop.threshold;
+    scale = args.drop.scale;
+    const Site site = SiteOf(args.drop);
     const uint64_t padded = static_cast<uint64_t>((args.length + 63) / 64 * 64);
     const uint64_t pair = threadIdx.x % 4;
     const uint64_t element =
         (h.random_row + static_cast<uint64_t>(query)) * padded + static_cast<uint64_t>(first_key);
-    first = static_cast<int>(element % 64 / 16);
+    const int first = static_cast<int>(element % 64 / 16);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       // The counter of RandomHalf for the pair of tiles i, i + 2, ...
       const uint64_t counter = 8 * (element / 64) + static_cast<uint64_t>(4 * i) + pair;
-      words[i] = Philox<7>(static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
-                           site.step, site.shard, site.key);
+      const Words words =
+          Philox<7>(static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), site.step,
+                    site.shard, site.key);
+#pragma unroll
+      for (int t = i; t < kTiles; t += 2) bits[t] = WordAt(words, first + t / 2);
     }
   }
   // Of the pair of tile `tile`.
   __device__ __forceinline__ void Of(int tile, float (&factors)[2]) const {
-    const uint32_t bits = WordAt(words[tile % 2], first + tile / 2);
-    factors[0] = (bits & 0xffff) >= threshold ? scale : 0;
-    factors[1] = bits >> 16 >= threshold ? scale : 0;
+    factors[0] = (bits[tile] & 0xffff) >= threshold ? scale : 0;
+    factors[1] = bits[tile] >> 16 >= threshold ? scale : 0;
   }
 
-  Words words[2];
-  uint32_t threshold;
-  float scale;
-  int first;
+  uint32_t bits[kTiles] = {};  // two numbers for each tile
+  uint32_t threshold = 0;
+  float scale = 1;
 };
 
 // One head's numbers from position 0 on.

@@ -21,13 +21,13 @@ struct Rows {
 };
 
 __device__ __forceinline__ Rows RowsOf(const AttentionBackwardArgs& args, const Head& h,
-                                       int64_t first_row) {
+                                       int first_row) {
   const AttentionArgs& f = args.forward;
   Rows rows;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int64_t query = first_row + 8 * half + static_cast<int>(threadIdx.x) % kWarp / 4;
-    rows.query[half] = static_cast<int>(query);
+    const int query = first_row + 8 * half + static_cast<int>(threadIdx.x) % kWarp / 4;
+    rows.query[half] = query;
     rows.log_sum[half] = rows.delta[half] = 0;
     if (query >= f.length) continue;
     rows.log_sum[half] = Load(f.log_sums, h.unit * f.length + query) * kLog2E;
@@ -36,64 +36,39 @@ __device__ __forceinline__ Rows RowsOf(const AttentionBackwardArgs& args, const 
   return rows;
 }
 
-// Packed pairs of 16 queries by kSide keys: dropped probabilities and the gradients of scores.
-struct Weights {
-  uint32_t p[1][kTiles][2];
-  uint32_t ds[1][kTiles][2];
-};
-
-// From scores and the products dy v^T.
-template <Type kType>
-__device__ __forceinline__ void MakeWeights(const AttentionArgs& f, const Head& h, const Site& site,
-                                            const Rows& rows, int64_t first_key,
-                                            const float (&scores)[1][kTiles][4],
-                                            const float (&products)[1][kTiles][4],
-                                            Weights& weights) {
+// From scores and the products dy v^T of 16 queries by kSide keys: `put(tile, half, p, ds)` gets
+// pairs of dropped probabilities and of the gradients of scores.
+template <Type kType, typename F>
+__device__ __forceinline__ void MakeWeights(const AttentionArgs& f, const Head& h, const Rows& rows,
+                                            int first_key, const float (&scores)[1][kTiles][4],
+                                            const float (&products)[1][kTiles][4], const F& put) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int first = static_cast<int>(first_key) + lane % 4 * 2;
-  const int keys = static_cast<int>(h.keys), length = static_cast<int>(f.length);
+  const int first = first_key + lane % 4 * 2;
+  const uint32_t counts = KeyBits<kTiles>(h, first);
   const float factor = f.scale * kLog2E;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float dropped[kTiles][2];
-    if (f.drop.address != nullptr) {
-      const DropFactors<kTiles> drop(f, h, site, rows.query[half], first_key);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) drop.Of(t, dropped[t]);
-    } else {
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) dropped[t][0] = dropped[t][1] = 1;
+    int end = rows.query[half] < f.length ? static_cast<int>(h.keys) - first : 0;
+    if (f.causal) {
+      const int seen = rows.query[half] + 1 - first;
+      end = seen < end ? seen : end;
     }
+    DropFactors<kTiles> drop;
+    if (f.drop.address != nullptr) drop.Draw(f, h, rows.query[half], first_key);
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      float p[2], ds[2];
+      float dropped[2], p[2], ds[2];
+      drop.Of(t, dropped);
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int key = first + 8 * t + e, i = 2 * half + e;
-        const bool sees = rows.query[half] < length && key < keys &&
-                          (!f.causal || key <= rows.query[half]) &&
-                          (h.by_key == nullptr || h.by_key[key] != 0);
+        const int i = 2 * half + e;
+        const bool sees = 8 * t + e < end && (counts >> (2 * t + e) & 1) != 0;
         const float exact = PowerOfTwo(scores[0][t][i] * factor - rows.log_sum[half]);
         const float probability = sees ? exact : 0;
-        p[e] = probability * dropped[t][e];
-        ds[e] = sees ? probability * (dropped[t][e] * products[0][t][i] - rows.delta[half]) : 0;
+        p[e] = probability * dropped[e];
+        ds[e] = sees ? probability * (dropped[e] * products[0][t][i] - rows.delta[half]) : 0;
       }
-      weights.p[0][t][half] = Pack<kType>(p[0], p[1]);
-      weights.ds[0][t][half] = Pack<kType>(ds[0], ds[1]);
-    }
-  }
-}
-
-// The warp's 16 rows of a tile of pairs [kSide, kSide].
-__device__ __forceinline__ void StoreWeights(const MatrixTile<kSide>& tile, int row,
-                                             const uint32_t (&pairs)[1][kTiles][2]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint16_t* chunk = tile.At(row + 8 * half + lane / 4, t);
-      *reinterpret_cast<uint32_t*>(chunk + lane % 4 * 2) = pairs[0][t][half];
+      put(t, half, Pack<kType>(p[0], p[1]), Pack<kType>(ds[0], ds[1]));
     }
   }
 }
@@ -104,14 +79,15 @@ template <Type kType, int kDepth>
 __device__ __forceinline__ void AddTransposed(const MatrixTile<kSide>& weights, int column,
                                               const MatrixTile<kDepth>& right,
                                               float (&out)[kDepth / 8][4]) {
+  const int lane = FreshLane();
 #pragma unroll
   for (int row = 0; row < kSide; row += 16) {
     uint32_t a[4];
-    weights.LeftTransposed(row, column, a);
+    weights.LeftTransposed(row, column, a, lane);
 #pragma unroll
     for (int chunk = 0; chunk < kDepth / kChunk; chunk += 2) {
       uint32_t b[4];
-      right.Right(row, chunk, b);
+      right.Right(row, chunk, b, lane);
       MultiplyAdd<kType>(out[chunk], a, b[0], b[1]);
       MultiplyAdd<kType>(out[chunk + 1], a, b[2], b[3]);
     }
@@ -183,11 +159,10 @@ __global__ void __launch_bounds__(kMatrixThreads) MatrixKeysKernel(AttentionBack
   const MatrixTile<kSide> p{pairs.data + 2 * kStages * kTile}, ds{p.data + kSide * kSide};
   const Head h = HeadOf(f, blockIdx.z, blockIdx.y);
   const HeadViews views(args, h);
-  const int64_t first_key = int64_t{blockIdx.x} * kSide;
+  const int first_key = static_cast<int>(blockIdx.x) * kSide;
+  const int length = static_cast<int>(f.length);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  Site site = {};
-  if (f.drop.address != nullptr) site = SiteOf(f.drop);
-  const auto load = [&](int number, int64_t first_query) {
+  const auto load = [&](int number, int first_query) {
     pairs.First(number).template Load<kSide>(views.q, f.stride, first_query, f.length, f.depth);
     pairs.Second(number).template Load<kSide>(views.dy, f.width, first_query, f.length, f.depth);
   };
@@ -195,35 +170,38 @@ __global__ void __launch_bounds__(kMatrixThreads) MatrixKeysKernel(AttentionBack
   values.template Load<kSide>(views.v, f.stride, first_key, f.length, f.depth);
   // With a causal mask the queries before the tile see none of its keys; keys that do not count
   // are seen by none.
-  int64_t first_query = f.causal ? first_key : 0;
-  if (first_key >= h.keys) first_query = f.length;
+  int first_query = f.causal ? first_key : 0;
+  if (first_key >= h.keys) first_query = length;
   load(0, first_query);
   CommitCopies();
   float dk[kDepth / 8][4], dv[kDepth / 8][4];
   Clear(dk);
   Clear(dv);
-  for (int number = 0; first_query < f.length; first_query += kSide, ++number) {
+  for (int number = 0; first_query < length; first_query += kSide, ++number) {
     WaitForCopies();
     __syncthreads();  // this tile is there, and the last one is no longer read
-    if (kStages > 1 && first_query + kSide < f.length) load(number + 1, first_query + kSide);
+    if (kStages > 1 && first_query + kSide < length) load(number + 1, first_query + kSide);
     CommitCopies();
     const MatrixTile<kDepth> queries = pairs.First(number), dy = pairs.Second(number);
     {
       float scores[1][kTiles][4], products[1][kTiles][4];
       MakeProducts<kType>(queries, 16 * warp, keys, scores);
       MakeProducts<kType>(dy, 16 * warp, values, products);
-      Weights weights;
       const Rows rows = RowsOf(args, h, first_query + 16 * warp);
-      MakeWeights<kType>(f, h, site, rows, first_key, scores, products, weights);
-      StoreWeights(p, 16 * warp, weights.p);
-      StoreWeights(ds, 16 * warp, weights.ds);
+      MakeWeights<kType>(
+          f, h, rows, first_key, scores, products,
+          [&](int t, int half, uint32_t probabilities, uint32_t gradients) {
+            const int lane = FreshLane(), row = 16 * warp + lane / 4, column = lane % 4 * 2;
+            *reinterpret_cast<uint32_t*>(p.At(row + 8 * half, t) + column) = probabilities;
+            *reinterpret_cast<uint32_t*>(ds.At(row + 8 * half, t) + column) = gradients;
+          });
     }
     __syncthreads();  // all rows of the weights are there
     AddTransposed<kType>(p, 2 * warp, dy, dv);
     AddTransposed<kType>(ds, 2 * warp, queries, dk);
     if (kStages == 1) {
       __syncthreads();  // the only stage is no longer read
-      if (first_query + kSide < f.length) load(0, first_query + kSide);
+      if (first_query + kSide < length) load(0, first_query + kSide);
       CommitCopies();
     }
   }
@@ -241,11 +219,9 @@ __global__ void __launch_bounds__(kMatrixThreads) MatrixQueriesKernel(AttentionB
   const Pairs<kDepth, kStages> pairs{dy.data + kTile};  // of keys and values
   const Head h = HeadOf(f, blockIdx.z, blockIdx.y);
   const HeadViews views(args, h);
-  const int64_t first_query = int64_t{gridDim.x - 1 - blockIdx.x} * kSide;
+  const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kSide;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  Site site = {};
-  if (f.drop.address != nullptr) site = SiteOf(f.drop);
-  const auto load = [&](int number, int64_t first_key) {
+  const auto load = [&](int number, int first_key) {
     pairs.First(number).template Load<kSide>(views.k, f.stride, first_key, f.length, f.depth);
     pairs.Second(number).template Load<kSide>(views.v, f.stride, first_key, f.length, f.depth);
   };
@@ -254,12 +230,12 @@ __global__ void __launch_bounds__(kMatrixThreads) MatrixQueriesKernel(AttentionB
   load(0, 0);
   CommitCopies();
   const Rows rows = RowsOf(args, h, first_query + 16 * warp);
-  int64_t end = h.keys;
+  int end = static_cast<int>(h.keys);
   if (f.causal && first_query + kSide < end) end = first_query + kSide;
   float dq[1][kDepth / 8][4];
   Clear(dq[0]);
   int number = 0;
-  for (int64_t first_key = 0; first_key < end; first_key += kSide, ++number) {
+  for (int first_key = 0; first_key < end; first_key += kSide, ++number) {
     WaitForCopies();
     __syncthreads();  // this tile is there, and the last one is no longer read
     if (kStages > 1 && first_key + kSide < end) load(number + 1, first_key + kSide);
@@ -268,9 +244,11 @@ __global__ void __launch_bounds__(kMatrixThreads) MatrixQueriesKernel(AttentionB
     float scores[1][kTiles][4], products[1][kTiles][4];
     MakeProducts<kType>(queries, 16 * warp, keys, scores);
     MakeProducts<kType>(dy, 16 * warp, values, products);
-    Weights weights;
-    MakeWeights<kType>(f, h, site, rows, first_key, scores, products, weights);
-    AddWeighted<kType>(weights.ds, keys, dq);
+    uint32_t ds[1][kTiles][2];
+    MakeWeights<kType>(
+        f, h, rows, first_key, scores, products,
+        [&](int t, int half, uint32_t, uint32_t gradients) { ds[0][t][half] = gradients; });
+    AddWeighted<kType>(ds, keys, dq);
     if (kStages == 1) {
       __syncthreads();  // the only stage is no longer read
       if (first_key + kSide < end) load(0, first_key + kSide);

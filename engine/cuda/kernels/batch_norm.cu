@@ -257,8 +257,9 @@ __global__ void __launch_bounds__(kThreads) GradientFactorsKernel(BatchNormBackw
   args.factors[2 * args.channels + c] = static_cast<float>(-w * sum / n);
 }
 
+// Two blocks on a multiprocessor: with three the loads of single elements would be spilled.
 template <int kType>
-__global__ void __launch_bounds__(kThreads) GradientKernel(BatchNormBackwardArgs args) {
+__global__ void __launch_bounds__(kThreads, 2) GradientKernel(BatchNormBackwardArgs args) {
   const int64_t c = int64_t{blockIdx.y} * kBlockColumns + threadIdx.x * 8;
   const int64_t left = args.channels - c;
   const int64_t row = int64_t{blockIdx.x} * kRows * kGradientAhead + threadIdx.y;

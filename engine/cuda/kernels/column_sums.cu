@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums of columns: the gradients of biases and of layer normalisation's parameters. Columns are
-// summed in parts of rows, which are then added in order. A thread has one column or four.
+// summed in parts of rows, which are then added in order. A thread has one column or eight.
 #include "engine/cuda/kernels/all.h"
 #include "engine/cuda/kernels/device_code.h"
 
@@ -8,8 +8,10 @@ namespace lockstep::engine::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kAcross = 32;  // threads side by side
-constexpr int kRows = 8;     // threads that share columns
+constexpr int kRows = 8;  // threads that share columns
+// Threads side by side, each with kWide columns.
+template <int kWide>
+constexpr int kAcross = kWide == 1 ? 32 : 16;
 
 // Rows [begin, end) of part `part`.
 struct Part {
@@ -22,76 +24,97 @@ __device__ __forceinline__ Part PartOf(int64_t rows, int64_t part) {
   return {begin < rows ? begin : rows, end < rows ? end : rows};
 }
 
-// kWide elements from `i` on.
+// kWide elements from `i` on: as they lie, and as numbers.
 template <int kWide>
 struct Columns {
   float x[kWide];
 };
 template <int kWide>
-__device__ __forceinline__ Columns<kWide> LoadColumns(const View& view, int64_t i) {
-  Columns<kWide> columns;
+__device__ __forceinline__ auto LoadColumns(const View& view, int64_t i) {
   if constexpr (kWide == 1) {
-    columns.x[0] = Load(view, i);
+    return Load(view, i);
   } else {
-    const Four four = LoadFour(view, i);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) columns.x[e] = four.x[e];
+    return LoadRaw(view, i);
   }
-  return columns;
+}
+// As above.
+template <int kWide, typename Raw>
+__device__ __forceinline__ Columns<kWide> Numbers(Type type, const Raw& raw) {
+  if constexpr (kWide == 1) {
+    return {{raw}};
+  } else {
+    const Eight eight = Widen(type, raw);
+    Columns<kWide> columns;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) columns.x[e] = eight.x[e];
+    return columns;
+  }
 }
 
 // Adds up the partial sums of the block's rows of threads into partial[0..kWide).
 template <int kWide>
 __device__ __forceinline__ void SumRows(const Columns<kWide>& own,
-                                        float (&shared)[kRows][kAcross * kWide], bool inside,
+                                        float (&shared)[kRows][kAcross<kWide> * kWide], bool inside,
                                         float* partial) {
   __syncthreads();
 #pragma unroll
-  for (int e = 0; e < kWide; ++e) shared[threadIdx.y][e * kAcross + threadIdx.x] = own.x[e];
+  for (int e = 0; e < kWide; ++e) shared[threadIdx.y][e * kAcross<kWide> + threadIdx.x] = own.x[e];
   __syncthreads();
   if (threadIdx.y != 0 || !inside) return;
 #pragma unroll
   for (int e = 0; e < kWide; ++e) {
-    float sum = shared[0][e * kAcross + threadIdx.x];
+    float sum = shared[0][e * kAcross<kWide> + threadIdx.x];
 #pragma unroll
-    for (int r = 1; r < kRows; ++r) sum += shared[r][e * kAcross + threadIdx.x];
+    for (int r = 1; r < kRows; ++r) sum += shared[r][e * kAcross<kWide> + threadIdx.x];
     partial[e] = sum;
   }
 }
 
 // `partial[part, columns]`.
 template <int kWide>
-__global__ void __launch_bounds__(kAcross* kRows) ColumnPartsKernel(ColumnSumArgs args) {
-  __shared__ float shared[kRows][kAcross * kWide];
-  const int64_t column = (int64_t{blockIdx.x} * kAcross + threadIdx.x) * kWide;
+__global__ void __launch_bounds__(kAcross<kWide>* kRows) ColumnPartsKernel(ColumnSumArgs args) {
+  __shared__ float shared[kRows][kAcross<kWide> * kWide];
+  const int64_t column = (int64_t{blockIdx.x} * kAcross<kWide> + threadIdx.x) * kWide;
   const Part part = PartOf(args.rows, blockIdx.y);
   const bool inside = column < args.columns;
   Columns<kWide> sums = {};
   if (inside) {
-#pragma unroll 4
-    for (int64_t row = part.begin + threadIdx.y; row < part.end; row += kRows) {
-      const Columns<kWide> x = LoadColumns<kWide>(args.x, row * args.columns + column);
+    constexpr int kAhead = 4;
+    for (int64_t row = part.begin + threadIdx.y; row < part.end; row += kRows * kAhead) {
+      decltype(LoadColumns<kWide>(args.x, 0)) raw[kAhead];
 #pragma unroll
-      for (int e = 0; e < kWide; ++e) sums.x[e] += x.x[e];
+      for (int k = 0; k < kAhead; ++k) {  // a row is read again rather than left out
+        const int64_t r = row + k * kRows < part.end ? row + k * kRows : row;
+        raw[k] = LoadColumns<kWide>(args.x, r * args.columns + column);
+      }
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        if (row + k * kRows >= part.end) break;
+        const Columns<kWide> x = Numbers<kWide>(args.x.type, raw[k]);
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) sums.x[e] += x.x[e];
+      }
     }
   }
   SumRows<kWide>(sums, shared, inside, args.partial + int64_t{blockIdx.y} * args.columns + column);
 }
 
 template <int kWide>
-__global__ void __launch_bounds__(kAcross* kRows)
+__global__ void __launch_bounds__(kAcross<kWide>* kRows)
     LayerNormPartsKernel(LayerNormBackwardWeightArgs args) {
-  __shared__ float shared[kRows][kAcross * kWide];
-  const int64_t column = (int64_t{blockIdx.x} * kAcross + threadIdx.x) * kWide;
+  __shared__ float shared[kRows][kAcross<kWide> * kWide];
+  const int64_t column = (int64_t{blockIdx.x} * kAcross<kWide> + threadIdx.x) * kWide;
   const Part part = PartOf(args.rows, blockIdx.y);
   const bool inside = column < args.columns;
   Columns<kWide> gamma = {}, beta = {};
   if (inside) {
 #pragma unroll 2
     for (int64_t row = part.begin + threadIdx.y; row < part.end; row += kRows) {
-      const Columns<kWide> dy = LoadColumns<kWide>(args.dy, row * args.columns + column);
-      const Columns<kWide> x = LoadColumns<kWide>(args.x, row * args.columns + column);
+      const auto raw_dy = LoadColumns<kWide>(args.dy, row * args.columns + column);
+      const auto raw_x = LoadColumns<kWide>(args.x, row * args.columns + column);
       const float mean = Load(args.mean, row), rstd = Load(args.rstd, row);
+      const Columns<kWide> dy = Numbers<kWide>(args.dy.type, raw_dy);
+      const Columns<kWide> x = Numbers<kWide>(args.x.type, raw_x);
 #pragma unroll
       for (int e = 0; e < kWide; ++e) {
         gamma.x[e] += dy.x[e] * ((x.x[e] - mean) * rstd);
@@ -120,18 +143,19 @@ Code AddParts(const float* partial, float* out, int64_t columns, bool adds, Stre
                 columns, adds);
 }
 
-dim3 PartsGrid(int64_t columns, int wide) {
-  return Grid(DivideUp(columns, kAcross * wide), kColumnSumParts);
+// `kernel` with kWide columns for each thread.
+template <int kWide, typename Args>
+Code LaunchParts(void (*kernel)(Args), Stream stream, const Args& args) {
+  return Launch(kernel, Grid(DivideUp(args.columns, kAcross<kWide> * kWide), kColumnSumParts),
+                dim3(kAcross<kWide>, kRows), stream, args);
 }
 
 }  // namespace
 
 Code LaunchLayerNormBackwardWeight(const LayerNormBackwardWeightArgs& args, Stream stream) {
-  const bool wide = args.columns % 4 == 0 && Aligned(args.dy) && Aligned(args.x);
-  Code code = wide ? Launch(LayerNormPartsKernel<4>, PartsGrid(args.columns, 4),
-                            dim3(kAcross, kRows), stream, args)
-                   : Launch(LayerNormPartsKernel<1>, PartsGrid(args.columns, 1),
-                            dim3(kAcross, kRows), stream, args);
+  const bool wide = args.columns % 8 == 0 && AlignedEight(args.dy) && AlignedEight(args.x);
+  Code code = wide ? LaunchParts<8>(LayerNormPartsKernel<8>, stream, args)
+                   : LaunchParts<1>(LayerNormPartsKernel<1>, stream, args);
   if (code == 0) code = AddParts(args.partial, args.dgamma, args.columns, args.adds, stream);
   if (code != 0) return code;
   return AddParts(args.partial + kColumnSumParts * args.columns, args.dbeta, args.columns,
@@ -139,11 +163,9 @@ Code LaunchLayerNormBackwardWeight(const LayerNormBackwardWeightArgs& args, Stre
 }
 
 Code LaunchColumnSum(const ColumnSumArgs& args, Stream stream) {
-  const bool wide = args.columns % 4 == 0 && Aligned(args.x);
-  const Code code = wide ? Launch(ColumnPartsKernel<4>, PartsGrid(args.columns, 4),
-                                  dim3(kAcross, kRows), stream, args)
-                         : Launch(ColumnPartsKernel<1>, PartsGrid(args.columns, 1),
-                                  dim3(kAcross, kRows), stream, args);
+  const bool wide = args.columns % 8 == 0 && AlignedEight(args.x);
+  const Code code = wide ? LaunchParts<8>(ColumnPartsKernel<8>, stream, args)
+                         : LaunchParts<1>(ColumnPartsKernel<1>, stream, args);
   return code != 0 ? code : AddParts(args.partial, args.out, args.columns, args.adds, stream);
 }
 

@@ -190,6 +190,54 @@ __device__ __forceinline__ void StoreEight(const View& view, int64_t i, const Ei
              Narrow(view.type, x[2], x[3]), Narrow(view.type, x[4], x[5]),
              Narrow(view.type, x[6], x[7]));
 }
+// Eight elements as they lie, before their type is looked at: the loads of several operands are
+// then on their way together, whatever their types are.
+struct RawEight {
+  uint4 low;
+  uint4 high;  // of fp32
+};
+// Elements i to i + 7; zeros where there is no view. REQUIRES: as LoadEight.
+__device__ __forceinline__ RawEight LoadRaw(const View& view, int64_t i) {
+  RawEight raw = {};
+  const bool wide = view.type == Type::kF32;
+  const void* from = static_cast<const char*>(view.data) + i * (wide ? 4 : 2);
+#ifdef __CUDA_ARCH__
+  // Without a branch, which would keep the loads apart.
+  const int any = view.data != nullptr, high = any && wide;
+  asm volatile(
+      "{.reg .pred any, high;\n"
+      "setp.ne.s32 any, %9, 0;\n"
+      "setp.ne.s32 high, %10, 0;\n"
+      "@any ld.global.v4.u32 {%0, %1, %2, %3}, [%8];\n"
+      "@high ld.global.v4.u32 {%4, %5, %6, %7}, [%8 + 16];}"
+      : "+r"(raw.low.x), "+r"(raw.low.y), "+r"(raw.low.z), "+r"(raw.low.w), "+r"(raw.high.x),
+        "+r"(raw.high.y), "+r"(raw.high.z), "+r"(raw.high.w)
+      : "l"(__cvta_generic_to_global(from)), "r"(any), "r"(high));
+#else
+  if (view.data == nullptr) return raw;
+  raw.low = LoadWords(from);
+  if (wide) raw.high = LoadWords(static_cast<const char*>(from) + 16);
+#endif
+  return raw;
+}
+// The numbers that they are.
+__device__ __forceinline__ Eight Widen(Type type, const RawEight& raw) {
+  const uint32_t low[4] = {raw.low.x, raw.low.y, raw.low.z, raw.low.w};
+  const uint32_t high[4] = {raw.high.x, raw.high.y, raw.high.z, raw.high.w};
+  Eight eight;
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    if (type == Type::kF32) {
+      eight.x[w] = __uint_as_float(low[w]);
+      eight.x[4 + w] = __uint_as_float(high[w]);
+    } else {
+      eight.x[2 * w] = WidenLow(type, low[w]);
+      eight.x[2 * w + 1] = WidenHigh(type, low[w]);
+    }
+  }
+  return eight;
+}
+
 // Returns what a value is once it is stored with the view's type.
 __device__ __forceinline__ float RoundedAs(Type type, float x) {
   if (type == Type::kF32) return x;
@@ -287,15 +335,18 @@ __device__ __forceinline__ Site SiteOf(const Drop& drop) {
   return {drop.key, static_cast<uint32_t>(drop.address[0]),
           static_cast<uint32_t>(drop.address[2]) | high};
 }
-// The 16-bit number of an element: RowKernels::random_halves. A call: unrolled loops would repeat
-// it.
-__device__ __attribute__((noinline)) inline uint32_t RandomHalf(const Site& site,
-                                                                uint64_t element) {
+// The 16-bit number of an element: RowKernels::random_halves.
+__device__ __forceinline__ uint32_t DrawHalf(const Site& site, uint64_t element) {
   const uint64_t counter = 8 * (element / 64) + element % 16 / 2;
   const Words words =
       Philox<7>(static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), site.step,
                 site.shard, site.key);
   return WordAt(words, static_cast<int>(element % 64 / 16)) >> (element % 2 * 16) & 0xffff;
+}
+// The same by a call: unrolled loops would repeat it.
+__device__ __attribute__((noinline)) inline uint32_t RandomHalf(const Site& site,
+                                                                uint64_t element) {
+  return DrawHalf(site, element);
 }
 // The numbers of four elements from a multiple of 4 on.
 __device__ __forceinline__ void RandomHalves(const Site& site, uint64_t element,
@@ -335,6 +386,30 @@ Code Launch(void (*kernel)(P...), dim3 grid, dim3 block, Stream stream, const A&
   config.stream = static_cast<cudaStream_t>(stream);
   return static_cast<Code>(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...));
 }
+// A thread for each eight columns of each row: the columns' threads lie side by side in x, so that
+// nobody divides, as many as a row needs but for a warp at most.
+struct Eights {
+  dim3 grid;
+  dim3 block;
+};
+// Those of rows of `columns`, which are whole eights or end with what is not there. Host code.
+inline Eights EightsOf(int64_t rows, int64_t columns) {
+  unsigned across = 1;
+  while (across < kWarp && across * 8 < columns) across *= 2;
+  const unsigned down = 256 / across;
+  return {dim3(static_cast<unsigned>(DivideUp(rows, down)),
+               static_cast<unsigned>(DivideUp(columns, 8 * across))),
+          dim3(across, down)};
+}
+// The thread's row and the first of its columns.
+__device__ __forceinline__ int64_t OwnRow() {
+  return int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+}
+// As above.
+__device__ __forceinline__ int64_t OwnColumn() {
+  return (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * 8;
+}
+
 // A grid of x * y * z blocks.
 inline dim3 Grid(int64_t x, int64_t y = 1, int64_t z = 1) {
   return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));

@@ -11,6 +11,10 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kScanThreads = 1024;
 
+__device__ __forceinline__ bool Valid(int32_t token, int64_t rows) {
+  return token >= 0 && token < rows;
+}
+
 __global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingArgs args) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= args.positions * args.columns) return;
@@ -19,8 +23,14 @@ __global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingArgs args) 
   Store(args.out, i, valid ? Load(args.table, token * args.columns + i % args.columns) : 0);
 }
 
-__device__ __forceinline__ bool Valid(int32_t token, int64_t rows) {
-  return token >= 0 && token < rows;
+// The same on eight columns at once.
+__global__ void __launch_bounds__(kThreads) EmbeddingEightKernel(EmbeddingArgs args) {
+  const int64_t row = OwnRow(), column = OwnColumn();
+  if (row >= args.positions || column >= args.columns) return;
+  const int32_t token = args.tokens[row];
+  const View table = {Valid(token, args.rows) ? args.table.data : nullptr, args.table.type};
+  const RawEight raw = LoadRaw(table, int64_t{token} * args.columns + column);
+  StoreEight(args.out, row * args.columns + column, Widen(table.type, raw));
 }
 
 __global__ void __launch_bounds__(kThreads) ClearKernel(EmbeddingBackwardArgs args) {
@@ -94,12 +104,63 @@ __global__ void __launch_bounds__(kThreads) AddRowsKernel(EmbeddingBackwardArgs 
   args.out[at] = sum;
 }
 
+// The same on eight columns at once; rows of several positions are on their way together and are
+// added in the same order.
+__global__ void __launch_bounds__(kThreads) AddRowsEightKernel(EmbeddingBackwardArgs args) {
+  constexpr int kAhead = 4;
+  const int64_t row = OwnRow(), column = OwnColumn();
+  if (row >= args.rows || column >= args.columns) return;
+  const int64_t at = row * args.columns + column;
+  const bool in_place = args.base.data == args.out;
+  const View before = {args.adds || in_place ? args.out : nullptr, Type::kF32};
+  const View base = {in_place ? nullptr : args.base.data, args.base.type};
+  const RawEight raw_before = LoadRaw(before, at), raw_base = LoadRaw(base, at);
+  Eight sum = Widen(Type::kF32, raw_before);
+  const Eight more = Widen(base.type, raw_base);
+  if (base.data != nullptr) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) sum.x[e] += more.x[e];
+  }
+  const int32_t end = args.starts[row + 1];
+  for (int32_t i = args.starts[row]; i < end; i += kAhead) {
+    RawEight raw[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const bool there = i + k < end;
+      const View dy = {there ? args.dy.data : nullptr, args.dy.type};
+      raw[k] = LoadRaw(dy, int64_t{there ? args.order[i + k] : 0} * args.columns + column);
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (i + k >= end) break;
+      const Eight dy = Widen(args.dy.type, raw[k]);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) sum.x[e] += dy.x[e];
+    }
+  }
+  StoreEight({args.out, Type::kF32}, at, sum);
+}
+
 __global__ void __launch_bounds__(kThreads) PositionsKernel(PositionsArgs args) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= args.rows * args.columns) return;
   const int64_t row = i / args.columns, column = i % args.columns;
   const float place = Load(args.table, row % args.length * args.columns + column);
   Store(args.out, i, Load(args.x, i) + place);
+}
+
+// The same on eight columns at once.
+__global__ void __launch_bounds__(kThreads) PositionsEightKernel(PositionsArgs args) {
+  const int64_t row = OwnRow(), column = OwnColumn();
+  if (row >= args.rows || column >= args.columns) return;
+  const int64_t i = row * args.columns + column;
+  const RawEight raw_x = LoadRaw(args.x, i);
+  const RawEight raw_place = LoadRaw(args.table, row % args.length * args.columns + column);
+  Eight x = Widen(args.x.type, raw_x);
+  const Eight place = Widen(args.table.type, raw_place);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) x.x[e] += place.x[e];
+  StoreEight(args.out, i, x);
 }
 
 __global__ void __launch_bounds__(kThreads) PositionsBackwardKernel(PositionsArgs args) {
@@ -113,11 +174,59 @@ __global__ void __launch_bounds__(kThreads) PositionsBackwardKernel(PositionsArg
   Store(args.out, i, args.adds ? Load(args.out, i) + sum : sum);
 }
 
+// The same on eight columns at once; the rows of several texts are on their way together and are
+// added in the same order.
+__global__ void __launch_bounds__(kThreads) PositionsBackwardEightKernel(PositionsArgs args) {
+  constexpr int kAhead = 4;
+  const int64_t row = OwnRow(), column = OwnColumn();
+  if (row >= args.table_rows || column >= args.columns) return;
+  const int64_t at = row * args.columns + column;
+  const View before = {args.adds ? args.out.data : nullptr, args.out.type};
+  const RawEight raw_before = LoadRaw(before, at);
+  Eight sum = {};
+  const int64_t end = row < args.length ? args.rows : row;
+  for (int64_t from = row; from < end; from += kAhead * args.length) {
+    RawEight raw[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int64_t r = from + k * args.length;
+      const View x = {r < end ? args.x.data : nullptr, args.x.type};
+      raw[k] = LoadRaw(x, r * args.columns + column);
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (from + k * args.length >= end) break;
+      const Eight x = Widen(args.x.type, raw[k]);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) sum.x[e] += x.x[e];
+    }
+  }
+  const Eight old = Widen(args.out.type, raw_before);
+  if (args.adds) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) sum.x[e] += old.x[e];
+  }
+  StoreEight(args.out, at, sum);
+}
+
+// A thread for each eight columns where rows are whole eights and `fits`, that all views can be
+// moved so; else one for each element.
+template <typename Args>
+Code LaunchRows(void (*eight)(Args), void (*one)(Args), bool fits, int64_t rows, int64_t columns,
+                Stream stream, const Args& args) {
+  if (!fits || columns % 8 != 0) {
+    return Launch(one, Grid(DivideUp(rows * columns, kThreads)), kThreads, stream, args);
+  }
+  const Eights eights = EightsOf(rows, columns);
+  return Launch(eight, eights.grid, eights.block, stream, args);
+}
+
 }  // namespace
 
 Code LaunchEmbedding(const EmbeddingArgs& args, Stream stream) {
-  return Launch(EmbeddingKernel, Grid(DivideUp(args.positions * args.columns, kThreads)), kThreads,
-                stream, args);
+  return LaunchRows(EmbeddingEightKernel, EmbeddingKernel,
+                    AlignedEight(args.table) && AlignedEight(args.out), args.positions,
+                    args.columns, stream, args);
 }
 
 Code LaunchEmbeddingBackward(const EmbeddingBackwardArgs& args, Stream stream) {
@@ -132,17 +241,24 @@ Code LaunchEmbeddingBackward(const EmbeddingBackwardArgs& args, Stream stream) {
   if (code == 0) code = launch(CollectKernel, positions, kThreads);
   if (code == 0) code = launch(OrderKernel, positions, kThreads);
   if (code != 0) return code;
-  return launch(AddRowsKernel, Grid(args.rows, DivideUp(args.columns, kThreads)), kThreads);
+  if (args.columns % 8 != 0 || !AlignedEight(args.dy) || !AlignedEight(args.base) ||
+      !AlignedEight({args.out, Type::kF32})) {
+    return launch(AddRowsKernel, Grid(args.rows, DivideUp(args.columns, kThreads)), kThreads);
+  }
+  const Eights eights = EightsOf(args.rows, args.columns);
+  return Launch(AddRowsEightKernel, eights.grid, eights.block, stream, args);
 }
 
 Code LaunchPositions(const PositionsArgs& args, Stream stream) {
-  return Launch(PositionsKernel, Grid(DivideUp(args.rows * args.columns, kThreads)), kThreads,
-                stream, args);
+  return LaunchRows(PositionsEightKernel, PositionsKernel,
+                    AlignedEight(args.x) && AlignedEight(args.table) && AlignedEight(args.out),
+                    args.rows, args.columns, stream, args);
 }
 
 Code LaunchPositionsBackward(const PositionsArgs& args, Stream stream) {
-  return Launch(PositionsBackwardKernel, Grid(DivideUp(args.table_rows * args.columns, kThreads)),
-                kThreads, stream, args);
+  return LaunchRows(PositionsBackwardEightKernel, PositionsBackwardKernel,
+                    AlignedEight(args.x) && AlignedEight(args.out), args.table_rows, args.columns,
+                    stream, args);
 }
 
 }  // namespace lockstep::engine::cuda

@@ -132,8 +132,9 @@ __device__ __forceinline__ unsigned FirstLargest(const PoolArgs& args, const Spo
   return first;
 }
 
+// Four blocks: without a number the compiler spills to fit one more.
 template <int kType>
-__global__ void __launch_bounds__(kThreads) PoolBackwardKernel(PoolArgs args) {
+__global__ void __launch_bounds__(kThreads, 4) PoolBackwardKernel(PoolArgs args) {
   const WindowArgs& window = args.window;
   const Spot spot = SpotOf(window.channels);
   if (spot.column >= window.width) return;
@@ -156,11 +157,12 @@ __global__ void __launch_bounds__(kThreads) PoolBackwardKernel(PoolArgs args) {
       for (int c = columns.begin; c < columns.end; ++c) {
         const Range h = PixelsOf(window, 0, r, window.height);
         const Range w = PixelsOf(window, 1, c, window.width);
+        unsigned takes = passes;
+        if (largest) takes &= FirstLargest<kType>(args, spot, image, own, h, w);
+        // After the window: before it, eight registers more would be held through it.
         const int64_t place = (image * window.rows + r) * window.columns + c;
         const Eight dy =
             LoadChannels<kType>(args.dy, place * window.channels + spot.channel, spot.left);
-        unsigned takes = passes;
-        if (largest) takes &= FirstLargest<kType>(args, spot, image, own, h, w);
         const float factor = largest ? 1 : FactorOf(args, h, w);
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
@@ -225,22 +227,51 @@ __global__ void __launch_bounds__(kThreads) GlobalPoolKernel(GlobalPoolArgs args
 
 // ---- convolutions ----
 
+// A thread has eight elements of a row, which lie below neighbouring taps: nobody divides for each
+// of them. kType is that of x.
+template <int kType>
 __global__ void __launch_bounds__(kThreads) PatchKernel(PatchArgs args) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const WindowArgs& w = args.window;
-  const int64_t taps = w.kernel[0] * w.kernel[1], each = taps * args.group_channels;
-  if (i >= w.images * w.rows * w.columns * each) return;
-  const int64_t channel = i % args.group_channels, tap = i % each / args.group_channels;
-  const Place place = PlaceOf(i / each, w.rows, w.columns, 1);
-  const int64_t h = place.row * w.stride[0] - w.padding[0] + tap / w.kernel[1] * w.dilation[0];
-  const int64_t v = place.column * w.stride[1] - w.padding[1] + tap % w.kernel[1] * w.dilation[1];
-  float value = 0;
-  if (h >= 0 && h < w.height && v >= 0 && v < w.width) {
-    const int64_t image = args.first_image + place.image;
-    value = Load(
-        args.x, ((image * w.height + h) * w.width + v) * w.channels + args.first_channel + channel);
+  const int64_t place = OwnRow(), column = OwnColumn();
+  const auto across = static_cast<uint32_t>(w.columns), down = static_cast<uint32_t>(w.rows);
+  if (place >= w.images * w.rows * w.columns || column >= args.pitch) return;
+  // A block of images has less than 2^32 places.
+  const uint32_t line = static_cast<uint32_t>(place) / across, image = line / down;
+  const int row = static_cast<int>(line - image * down);
+  const int top = row * static_cast<int>(w.stride[0]) - static_cast<int>(w.padding[0]);
+  const int left = static_cast<int>(static_cast<uint32_t>(place) - line * across) *
+                       static_cast<int>(w.stride[1]) -
+                   static_cast<int>(w.padding[1]);
+  const int channels = static_cast<int>(args.group_channels);
+  const int kernel = static_cast<int>(w.kernel[1]);
+  const int tap = static_cast<int>(column) / channels;
+  int channel = static_cast<int>(column) - tap * channels;
+  int tap_row = tap / kernel, tap_column = tap - tap / kernel * kernel;
+  const int64_t base =
+      (args.first_image + image) * w.height * w.width * w.channels + args.first_channel;
+  const View x = {args.x.data, static_cast<Type>(kType)};
+  Eight values = {};
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    const int h = top + tap_row * static_cast<int>(w.dilation[0]);
+    const int v = left + tap_column * static_cast<int>(w.dilation[1]);
+    const bool inside = tap_row < w.kernel[0] && h >= 0 && h < w.height && v >= 0 && v < w.width;
+    if (inside) values.x[e] = Load(x, base + (h * w.width + v) * w.channels + channel);
+    if (++channel < channels) continue;
+    channel = 0;
+    if (++tap_column < kernel) continue;
+    tap_column = 0;
+    ++tap_row;
   }
-  Store(args.matrix, i, value);
+  const int64_t at = place * args.pitch + column;
+  if (args.pitch % 8 == 0) {
+    StoreEight(args.matrix, at, values);
+    return;
+  }
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    if (column + e < args.pitch) Store(args.matrix, at + e, values.x[e]);
+  }
 }
 
 // The place of one axis at which tap `tap` stands on pixel `at`, or -1.
@@ -257,14 +288,14 @@ __global__ void __launch_bounds__(kThreads) GatherKernel(PatchArgs args) {
   const WindowArgs& w = args.window;
   if (i >= w.images * w.height * w.width * args.group_channels) return;
   const Place pixel = PlaceOf(i, w.height, w.width, args.group_channels);
-  const int64_t taps = w.kernel[0] * w.kernel[1], each = taps * args.group_channels;
+  const int64_t taps = w.kernel[0] * w.kernel[1];
   float sum = 0;
   for (int64_t tap = 0; tap < taps; ++tap) {
     const int64_t r = PlaceOfTap(w, 0, pixel.row, tap / w.kernel[1], w.rows);
     const int64_t c = PlaceOfTap(w, 1, pixel.column, tap % w.kernel[1], w.columns);
     if (r < 0 || c < 0) continue;
     const int64_t place = (pixel.image * w.rows + r) * w.columns + c;
-    sum += Load(args.matrix, place * each + tap * args.group_channels + pixel.channel);
+    sum += Load(args.matrix, place * args.pitch + tap * args.group_channels + pixel.channel);
   }
   const int64_t image = args.first_image + pixel.image;
   const int64_t at = ((image * w.height + pixel.row) * w.width + pixel.column) * w.channels +
@@ -275,11 +306,18 @@ __global__ void __launch_bounds__(kThreads) GatherKernel(PatchArgs args) {
 
 __global__ void __launch_bounds__(kThreads) FilterKernel(FilterArgs args) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int64_t each = args.channels * args.taps;
-  if (i >= args.filters * each) return;
+  const int64_t each = args.channels * args.taps, all = args.filters * each;
+  const int64_t pitch = args.pitch > 0 ? args.pitch : each, rest = pitch - each;
+  if (i >= all) {
+    const int64_t zero = i - all;
+    if (zero < args.filters * rest && !args.back) {
+      Store(args.to, zero / rest * pitch + each + zero % rest, 0);
+    }
+    return;
+  }
   const int64_t filter = i / each, channel = i % each / args.taps, tap = i % args.taps;
   const int64_t other = args.turned ? (channel * args.taps + tap) * args.filters + filter
-                                    : filter * each + tap * args.channels + channel;
+                                    : filter * pitch + tap * args.channels + channel;
   const int64_t from = args.back ? other : i, to = args.back ? i : other;
   const float value = Load(args.from, from);
   Store(args.to, to, args.adds ? Load(args.to, to) + value : value);
@@ -324,14 +362,16 @@ Code LaunchPatches(const PatchArgs& args, Stream stream) {
     const int64_t count = w.images * w.height * w.width * args.group_channels;
     return Launch(GatherKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);
   }
-  const int64_t count =
-      w.images * w.rows * w.columns * w.kernel[0] * w.kernel[1] * args.group_channels;
-  return Launch(PatchKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);
+  const Eights eights = EightsOf(w.images * w.rows * w.columns, args.pitch);
+  return WithType(static_cast<int>(args.x.type), [&](auto type) {
+    return Launch(PatchKernel<type()>, eights.grid, eights.block, stream, args);
+  });
 }
 
 Code LaunchFilters(const FilterArgs& args, Stream stream) {
-  return Launch(FilterKernel, Grid(DivideUp(args.filters * args.channels * args.taps, kThreads)),
-                kThreads, stream, args);
+  const int64_t each = args.channels * args.taps;
+  const int64_t row = args.pitch > each ? args.pitch : each;
+  return Launch(FilterKernel, Grid(DivideUp(args.filters * row, kThreads)), kThreads, stream, args);
 }
 
 }  // namespace lockstep::engine::cuda

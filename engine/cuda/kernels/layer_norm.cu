@@ -17,11 +17,12 @@ __device__ __forceinline__ float BranchAt(const LayerNormArgs& args, int64_t i) 
   if (args.drop.address == nullptr) return value;
   const uint64_t before =
       static_cast<uint64_t>(args.drop.address[3]) * static_cast<uint64_t>(args.rows * args.columns);
-  const uint32_t half = RandomHalf(SiteOf(args.drop), before + static_cast<uint64_t>(i));
+  const uint32_t half = DrawHalf(SiteOf(args.drop), before + static_cast<uint64_t>(i));
   return half >= args.drop.threshold ? value * args.drop.scale : 0;
 }
 
-__global__ void __launch_bounds__(kThreads) LayerNormKernel(LayerNormArgs args) {
+// 12 blocks: 40 registers, with nothing spilled.
+__global__ void __launch_bounds__(kThreads, 12) LayerNormKernel(LayerNormArgs args) {
   __shared__ float shared[kWarps];
   const int64_t base = int64_t{blockIdx.x} * args.columns;
   const float n = static_cast<float>(args.columns);
@@ -107,9 +108,10 @@ struct WarpRow {
 
 // Eight elements from a multiple of 8 on: x with the branch, as they are stored.
 __device__ __forceinline__ Eight AddBranch(const LayerNormArgs& args, int64_t i) {
-  Eight x = LoadEight(args.x, i);
+  const RawEight raw_x = LoadRaw(args.x, i), raw_branch = LoadRaw(args.branch, i);
+  Eight x = Widen(args.x.type, raw_x);
   if (args.branch.data == nullptr) return x;
-  Eight branch = LoadEight(args.branch, i);
+  Eight branch = Widen(args.branch.type, raw_branch);
   if (args.drop.address != nullptr) {
     const Site site = SiteOf(args.drop);
     const uint64_t before = static_cast<uint64_t>(args.drop.address[3]) *
@@ -150,8 +152,10 @@ __global__ void __launch_bounds__(kThreads) LayerNormWarpKernel(LayerNormArgs ar
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
     if (!own.Has(c)) continue;
-    const Eight gamma = LoadEight(args.gamma, own.Column(c));
-    const Eight beta = LoadEight(args.beta, own.Column(c));
+    const RawEight raw_gamma = LoadRaw(args.gamma, own.Column(c));
+    const RawEight raw_beta = LoadRaw(args.beta, own.Column(c));
+    const Eight gamma = Widen(args.gamma.type, raw_gamma);
+    const Eight beta = Widen(args.beta.type, raw_beta);
     Eight y;
 #pragma unroll
     for (int e = 0; e < 8; ++e) y.x[e] = (x[c].x[e] - mean) * rstd * gamma.x[e] + beta.x[e];
@@ -174,9 +178,11 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
     if (!own.Has(c)) continue;
-    g[c] = LoadEight(args.dy, own.At(c));
-    h[c] = LoadEight(args.x, own.At(c));
-    const Eight gamma = LoadEight(args.gamma, own.Column(c));
+    const RawEight raw_dy = LoadRaw(args.dy, own.At(c)), raw_x = LoadRaw(args.x, own.At(c));
+    const RawEight raw_gamma = LoadRaw(args.gamma, own.Column(c));
+    g[c] = Widen(args.dy.type, raw_dy);
+    h[c] = Widen(args.x.type, raw_x);
+    const Eight gamma = Widen(args.gamma.type, raw_gamma);
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
       g[c].x[e] *= gamma.x[e];

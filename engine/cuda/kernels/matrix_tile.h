@@ -38,25 +38,31 @@ struct MatrixTile {
     }
   }
   // The left factor of 16 rows from `row` on and 16 columns from chunk `chunk` on.
-  __device__ __forceinline__ void Left(int row, int chunk, uint32_t (&parts)[4]) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp, part = lane / 8;
+  __device__ __forceinline__ void Left(int row, int chunk, uint32_t (&parts)[4],
+                                       int lane = static_cast<int>(threadIdx.x) % kWarp) const {
+    const int part = lane / 8;
     LoadMatrices(parts, At(row + part % 2 * 8 + lane % 8, chunk + part / 2));
   }
   // The left factor that is the transpose of 16 rows from `row` on and 16 columns from `chunk` on.
-  __device__ __forceinline__ void LeftTransposed(int row, int chunk, uint32_t (&parts)[4]) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp, part = lane / 8;
+  __device__ __forceinline__ void LeftTransposed(int row, int chunk, uint32_t (&parts)[4],
+                                                 int lane = static_cast<int>(threadIdx.x) %
+                                                            kWarp) const {
+    const int part = lane / 8;
     LoadTransposed(parts, At(row + part / 2 * 8 + lane % 8, chunk + part % 2));
   }
   // Two right factors [16, 8] side by side whose columns are the 16 rows from `row` on, and whose
   // rows are the 16 columns from `chunk` on: parts 0 and 1 are the first one's, 2 and 3 the
   // second's.
-  __device__ __forceinline__ void RightTransposed(int row, int chunk, uint32_t (&parts)[4]) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp, part = lane / 8;
+  __device__ __forceinline__ void RightTransposed(int row, int chunk, uint32_t (&parts)[4],
+                                                  int lane = static_cast<int>(threadIdx.x) %
+                                                             kWarp) const {
+    const int part = lane / 8;
     LoadMatrices(parts, At(row + part / 2 * 8 + lane % 8, chunk + part % 2));
   }
   // The same of rows and columns as they lie.
-  __device__ __forceinline__ void Right(int row, int chunk, uint32_t (&parts)[4]) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp, part = lane / 8;
+  __device__ __forceinline__ void Right(int row, int chunk, uint32_t (&parts)[4],
+                                        int lane = static_cast<int>(threadIdx.x) % kWarp) const {
+    const int part = lane / 8;
     LoadTransposed(parts, At(row + part % 2 * 8 + lane % 8, chunk + part / 2));
   }
 

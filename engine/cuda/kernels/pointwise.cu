@@ -20,40 +20,17 @@ __device__ __forceinline__ float GeluTanhSlope(float x) {
   return x * f * (1.0f - f) * (s * (3 * kGeluCube) + 1.0f) * kGeluScale + f;
 }
 
+__device__ __forceinline__ float SiluSlope(float x) {
+  const float s = Sigmoid(x);
+  return x * s * (1.0f - s) + s;
+}
+
 __device__ __forceinline__ float Apply(Function function, float a, float b, float factor) {
   switch (function) {
-    case Function::kCopy:
-      return a;
-    case Function::kScale:
-      return a * factor;
-    case Function::kAdd:
-      return a + b;
-    case Function::kRelu:
-      return a > 0 ? a : 0;
-    case Function::kGeluTanh:
-      return a * Sigmoid(a * kGeluScale * (a * a * kGeluCube + 1.0f));
-    case Function::kGeluErf:
-      return a * NormalBelow(a);
-    case Function::kSilu:
-      return a * Sigmoid(a);
-    case Function::kTanh:
-      return tanhf(a);
-    case Function::kSigmoid:
-      return Sigmoid(a);
-    case Function::kReluBackward:
-      return b > 0 ? a : 0;
-    case Function::kGeluTanhBackward:
-      return a * GeluTanhSlope(b);
-    case Function::kGeluErfBackward:
-      return a * (b * 0.3989422804f * expf(b * b * -0.5f) + NormalBelow(b));
-    case Function::kSiluBackward: {
-      const float s = Sigmoid(b);
-      return a * (b * s * (1.0f - s) + s);
-    }
-    case Function::kTanhBackward:
-      return a * (1.0f - b * b);
-    case Function::kSigmoidBackward:
-      return a * (b * (1.0f - b));
+#define LOCKSTEP_FUNCTION(Name, key, value) \
+  case Function::k##Name:                   \
+    return value;
+#include "engine/cuda/kernels/functions.inc"
   }
   return 0;
 }
@@ -75,49 +52,55 @@ __global__ void __launch_bounds__(kThreads) PointwiseKernel(PointwiseArgs args) 
     }
     return;
   }
-  Eight a = {{1, 1, 1, 1, 1, 1, 1, 1}}, b = {}, out = {}, mask = a;
-  if (args.a.data != nullptr) a = LoadEight(args.a, i);
-  if (args.b.data != nullptr) b = LoadEight(args.b, i);
-  if (args.mask.data != nullptr) mask = LoadEight(args.mask, i);
-  if (args.adds) out = LoadEight(args.out, i);
+  const View before = {args.adds ? args.out.data : nullptr, args.out.type};
+  const RawEight raw_a = LoadRaw(args.a, i), raw_b = LoadRaw(args.b, i);
+  const RawEight raw_mask = LoadRaw(args.mask, i), raw_out = LoadRaw(before, i);
+  const Eight a = Widen(args.a.type, raw_a), b = Widen(args.b.type, raw_b);
+  const Eight mask = Widen(args.mask.type, raw_mask);
+  Eight out = Widen(args.out.type, raw_out);
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
-    const float made = Apply(args.function, a.x[e], b.x[e], args.factor);
-    const float value = mask.x[e] > 0 ? made : 0;
-    out.x[e] = args.adds ? out.x[e] + value : value;
+    const float value =
+        Apply(args.function, args.a.data != nullptr ? a.x[e] : 1, b.x[e], args.factor);
+    const bool counts = args.mask.data == nullptr || mask.x[e] > 0;
+    const float made = counts ? value : 0;
+    out.x[e] = args.adds ? out.x[e] + made : made;
   }
   StoreEight(args.out, i, out);
 }
 
-template <bool kFour>
+// A thread for each element, or for each eight of them.
+template <bool kEight>
 __global__ void __launch_bounds__(kThreads) DropoutKernel(DropoutArgs args) {
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const Site site = SiteOf(args.drop);
   const uint64_t before =
       static_cast<uint64_t>(args.drop.address[3]) * static_cast<uint64_t>(args.count);
-  const int64_t i = kFour ? thread * 4 : thread;
+  const int64_t i = kEight ? thread * 8 : thread;
   if (i >= args.count) return;
-  // Four elements share their addresses only where these begin at a multiple of 4.
-  if (!kFour || i + 4 > args.count || before % 4 != 0) {
-    for (int64_t e = i; e < args.count && e < i + (kFour ? 4 : 1); ++e) {
-      const bool keeps = RandomHalf(site, before + static_cast<uint64_t>(e)) >= args.drop.threshold;
+  // Elements share their addresses by four where these begin at a multiple of 4.
+  if (!kEight || i + 8 > args.count || before % 4 != 0) {
+#pragma unroll 1
+    for (int64_t e = i; e < args.count && e < i + (kEight ? 8 : 1); ++e) {
+      const bool keeps = DrawHalf(site, before + static_cast<uint64_t>(e)) >= args.drop.threshold;
       float value = keeps ? Load(args.x, e) * args.drop.scale : 0;
       if (args.residual.data != nullptr) value += Load(args.residual, e);
       Store(args.out, e, value);
     }
     return;
   }
-  uint32_t halves[4];
-  RandomHalves(site, before + static_cast<uint64_t>(i), halves);
-  const Four x = LoadFour(args.x, i);
-  Four out = {};
-  if (args.residual.data != nullptr) out = LoadFour(args.residual, i);
+  const RawEight raw_x = LoadRaw(args.x, i), raw_residual = LoadRaw(args.residual, i);
+  uint32_t halves[2][4];
+  RandomHalves(site, before + static_cast<uint64_t>(i), halves[0]);
+  RandomHalves(site, before + static_cast<uint64_t>(i + 4), halves[1]);
+  const Eight x = Widen(args.x.type, raw_x), residual = Widen(args.residual.type, raw_residual);
+  Eight out;
 #pragma unroll
-  for (int e = 0; e < 4; ++e) {
-    const float value = halves[e] >= args.drop.threshold ? x.x[e] * args.drop.scale : 0;
-    out.x[e] = args.residual.data != nullptr ? out.x[e] + value : value;
+  for (int e = 0; e < 8; ++e) {
+    const float value = halves[e / 4][e % 4] >= args.drop.threshold ? x.x[e] * args.drop.scale : 0;
+    out.x[e] = args.residual.data != nullptr ? residual.x[e] + value : value;
   }
-  StoreFour(args.out, i, out);
+  StoreEight(args.out, i, out);
 }
 
 __global__ void __launch_bounds__(kThreads) EpilogueKernel(EpilogueArgs args) {
@@ -131,17 +114,18 @@ __global__ void __launch_bounds__(kThreads) EpilogueKernel(EpilogueArgs args) {
   Store(args.out, i, value);
 }
 
-// The same on four columns at once.
-__global__ void __launch_bounds__(kThreads) EpilogueFourKernel(EpilogueArgs args) {
-  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
-  if (i >= args.rows * args.columns) return;
-  Four value = LoadFour(args.x, i);
-  Four bias = {}, residual = {}, mask = {};
-  if (args.bias.data != nullptr) bias = LoadFour(args.bias, i % args.columns);
-  if (args.residual.data != nullptr) residual = LoadFour(args.residual, i);
-  if (args.mask.data != nullptr) mask = LoadFour(args.mask, i);
+// The same on eight columns at once.
+__global__ void __launch_bounds__(kThreads) EpilogueEightKernel(EpilogueArgs args) {
+  const int64_t row = OwnRow(), column = OwnColumn();
+  if (row >= args.rows || column >= args.columns) return;
+  const int64_t i = row * args.columns + column;
+  const RawEight raw_x = LoadRaw(args.x, i), raw_residual = LoadRaw(args.residual, i);
+  const RawEight raw_mask = LoadRaw(args.mask, i), raw_bias = LoadRaw(args.bias, column);
+  Eight value = Widen(args.x.type, raw_x);
+  const Eight bias = Widen(args.bias.type, raw_bias), mask = Widen(args.mask.type, raw_mask);
+  const Eight residual = Widen(args.residual.type, raw_residual);
 #pragma unroll
-  for (int e = 0; e < 4; ++e) {
+  for (int e = 0; e < 8; ++e) {
     float x = value.x[e];
     if (args.bias.data != nullptr) x += bias.x[e];
     if (args.residual.data != nullptr) x += residual.x[e];
@@ -149,7 +133,7 @@ __global__ void __launch_bounds__(kThreads) EpilogueFourKernel(EpilogueArgs args
     if (args.mask.data != nullptr && !(mask.x[e] > 0)) x = 0;
     value.x[e] = x;
   }
-  StoreFour(args.out, i, value);
+  StoreEight(args.out, i, value);
 }
 
 __global__ void __launch_bounds__(kThreads) TakeRowsKernel(TakeRowsArgs args) {
@@ -203,8 +187,8 @@ Code LaunchPointwise(const PointwiseArgs& args, Stream stream) {
 }
 
 Code LaunchDropout(const DropoutArgs& args, Stream stream) {
-  if (Aligned(args.x) && Aligned(args.residual) && Aligned(args.out)) {
-    return Launch(DropoutKernel<true>, Grid(DivideUp(args.count, 4 * kThreads)), kThreads, stream,
+  if (AlignedEight(args.x) && AlignedEight(args.residual) && AlignedEight(args.out)) {
+    return Launch(DropoutKernel<true>, Grid(DivideUp(args.count, 8 * kThreads)), kThreads, stream,
                   args);
   }
   return Launch(DropoutKernel<false>, Grid(DivideUp(args.count, kThreads)), kThreads, stream, args);
@@ -212,9 +196,10 @@ Code LaunchDropout(const DropoutArgs& args, Stream stream) {
 
 Code LaunchEpilogue(const EpilogueArgs& args, Stream stream) {
   const int64_t count = args.rows * args.columns;
-  if (args.columns % 4 == 0 && Aligned(args.x) && Aligned(args.bias) && Aligned(args.residual) &&
-      Aligned(args.mask) && Aligned(args.out)) {
-    return Launch(EpilogueFourKernel, Grid(DivideUp(count, 4 * kThreads)), kThreads, stream, args);
+  if (args.columns % 8 == 0 && AlignedEight(args.x) && AlignedEight(args.bias) &&
+      AlignedEight(args.residual) && AlignedEight(args.mask) && AlignedEight(args.out)) {
+    const Eights eights = EightsOf(args.rows, args.columns);
+    return Launch(EpilogueEightKernel, eights.grid, eights.block, stream, args);
   }
   return Launch(EpilogueKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);
 }

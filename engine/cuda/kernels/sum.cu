@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPerThread = 4;
 
-// Workers' CPUs take subnormals for 0 (engine/device/numerics.h), and a sum must not depend on
+// Workers' CPUs take subnormals for 0 (engine/cpu/numerics.h), and a sum must not depend on
 // where it is made.
 __device__ __forceinline__ float AddFlushed(float a, float b) {
 #ifdef __CUDA_ARCH__
@@ -21,7 +21,7 @@ __device__ __forceinline__ float AddFlushed(float a, float b) {
 #endif
 }
 
-__global__ void AddVectorsKernel(AddVectorsArgs args) {
+__global__ void __launch_bounds__(kThreads) AddVectorsKernel(AddVectorsArgs args) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kPerThread + threadIdx.x;
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k) {

@@ -80,45 +80,8 @@ struct Runtime {
 };
 
 struct Kernels {
-  KernelCall<PointwiseArgs> pointwise;
-  KernelCall<QuantizeArgs> quantize;
-  KernelCall<PackFp8Args> pack_fp8;
-  KernelCall<DropoutArgs> dropout;
-  KernelCall<EpilogueArgs> epilogue;
-  KernelCall<TakeRowsArgs> take_rows;
-  KernelCall<TransposeArgs> transpose;
-  KernelCall<ColumnSumArgs> column_sum;
-  KernelCall<LayerNormArgs> layer_norm;
-  KernelCall<LayerNormBackwardInputArgs> layer_norm_backward_input;
-  KernelCall<LayerNormBackwardWeightArgs> layer_norm_backward_weight;
-  KernelCall<SoftmaxArgs> softmax;
-  KernelCall<CrossEntropyArgs> cross_entropy;
-  KernelCall<EmbeddingArgs> embedding;
-  KernelCall<EmbeddingBackwardArgs> embedding_backward;
-  KernelCall<PositionsArgs> positions;
-  KernelCall<PositionsArgs> positions_backward;
-  KernelCall<AttentionArgs> attention;
-  KernelCall<AttentionBackwardArgs> attention_backward;
-  KernelCall<AttentionStepArgs> attention_step;
-  KernelCall<BatchNormArgs> batch_norm;
-  KernelCall<BatchNormBackwardArgs> batch_norm_backward;
-  KernelCall<FoldArgs> fold;
-  KernelCall<PoolArgs> pool;
-  KernelCall<PlacePoolArgs> place_pool;
-  KernelCall<UnpoolArgs> unpool;
-  KernelCall<GlobalPoolArgs> global_pool;
-  KernelCall<PatchArgs> patches;
-  KernelCall<FilterArgs> filters;
-  KernelCall<ImplicitArgs> implicit;
-  KernelCall<ImplicitWeightArgs> implicit_weight;
-  KernelCall<UpdateArgs> update;
-  KernelCall<SquaresArgs> squares;
-  KernelCall<DecideArgs> decide;
-  KernelCall<NormaliseArgs> normalise;
-  KernelCall<MoveArgs> move;
-  KernelCall<StatisticArgs> statistic;
-  KernelCall<AddVectorsArgs> add_vectors;
-  KernelCall<FillArgs> fill;
+#define LOCKSTEP_KERNELS(Args, name, Name) KernelCall<Args> name;
+#include "engine/cuda/kernels/kernel_list.inc"
 };
 
 // Matrix products by a library. A product is prepared once and keeps its algorithm.

@@ -36,22 +36,8 @@ struct Drop {
 };
 
 enum class Function : int32_t {
-  kCopy,
-  kScale,
-  kAdd,
-  kRelu,
-  kGeluTanh,
-  kGeluErf,
-  kSilu,
-  kTanh,
-  kSigmoid,
-  // (dy, what the forward pass saved): in the order of the functions above.
-  kReluBackward,
-  kGeluTanhBackward,
-  kGeluErfBackward,
-  kSiluBackward,
-  kTanhBackward,
-  kSigmoidBackward,
+#define LOCKSTEP_FUNCTION(Name, key, value) k##Name,
+#include "engine/cuda/kernels/functions.inc"
 };
 
 struct PointwiseArgs {
@@ -390,8 +376,9 @@ struct GlobalPoolArgs {
   bool backward = false;
 };
 
-// Patches of images [first, first + images) of x: matrix [images * rows * columns, taps * channels
-// of a group], the channels of a tap side by side. Backward (gather): x = sum of the patches that
+// Patches of images [first, first + images) of x: matrix [images * rows * columns, pitch], of which
+// taps * channels of a group are the patch, the channels of a tap side by side, and zeros follow.
+// Backward (gather): x = sum of the patches that
 // hold each pixel, by ascending tap.
 struct PatchArgs {
   WindowArgs window;  // its `images` are those of this part
@@ -400,6 +387,7 @@ struct PatchArgs {
   int64_t first_image = 0;
   int64_t first_channel = 0;
   int64_t group_channels = 0;
+  int64_t pitch = 0;
   View mask;  // of gather: x is 0 where it is <= 0
   bool gather = false;
 };
@@ -430,13 +418,15 @@ struct ImplicitWeightArgs {
   int64_t filters = 0;
   int64_t parts = 1;
 };
-// [o, channels, taps] <-> [o, taps, channels]; turned: -> [channels, taps, o].
+// [o, channels, taps] <-> [o, taps, channels]; turned: -> [channels, taps, o]. The second has rows
+// of `pitch` elements (0: dense) for each o, with zeros at their end, if it is not turned.
 struct FilterArgs {
   View from;
   View to;
   int64_t filters = 0;
   int64_t channels = 0;
   int64_t taps = 0;
+  int64_t pitch = 0;
   bool back = false;  // to the ecosystem's order
   bool turned = false;
   bool adds = false;

@@ -93,6 +93,14 @@ __device__ __forceinline__ float PowerOfTwo(float x) {
   return y;
 }
 
+// The thread's lane, as a number that is known again at every call: what is worked out from it is
+// not kept in registers from one to the next.
+__device__ __forceinline__ int FreshLane() {
+  int lane = static_cast<int>(threadIdx.x) % kWarp;
+  asm volatile("" : "+r"(lane));
+  return lane;
+}
+
 // The block's shared memory, as large as the launch says; 16-byte aligned.
 __device__ __forceinline__ uint16_t* SharedMemory() {
   extern __shared__ __align__(128) uint16_t lockstep_shared_memory[];

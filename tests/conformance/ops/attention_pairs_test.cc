@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "engine/cpu/converting_kernel.h"
+#include "engine/cpu/kernels.h"
 #include "engine/ops/ops.h"
-#include "engine/ops/registry.h"
 #include "tests/conformance/ops/made_case.h"
 #include "tests/conformance/ops/reference.h"
 #include "tests/conformance/ops/run_node.h"

@@ -9,6 +9,7 @@
 
 #include "common/check.h"
 #include "common/half.h"
+#include "engine/cuda/kernels.h"
 #include "engine/cuda/module.h"
 #include "engine/ops/registry.h"
 #include "tests/conformance/ops/made_case.h"
@@ -298,24 +299,24 @@ void CheckHalf(const Gpu& gpu, const OpDef& op) {
   }
 }
 
-class CudaOpsTest : public testing::TestWithParam<const OpEntry*> {};
+class CudaOpsTest : public testing::TestWithParam<const OpDef*> {};
 
-TEST_P(CudaOpsTest, EmulatedKernelAgreesWithFloat64) { CheckFloat(Emulated(), *GetParam()->op); }
+TEST_P(CudaOpsTest, EmulatedKernelAgreesWithFloat64) { CheckFloat(Emulated(), *GetParam()); }
 
 TEST_P(CudaOpsTest, EmulatedHalfOperandsAreRoundedOnce) {
-  if (GetParam()->op->infers_types) GTEST_SKIP() << "types are part of the op's own cases";
-  CheckHalf(Emulated(), *GetParam()->op);
+  if (GetParam()->infers_types) GTEST_SKIP() << "types are part of the op's own cases";
+  CheckHalf(Emulated(), *GetParam());
 }
 
 TEST_P(CudaOpsTest, DeviceKernelAgreesWithFloat64) {
   if (Real() == nullptr) GTEST_SKIP() << "no GPU: not run on a device";
-  CheckFloat(*Real(), *GetParam()->op);
+  CheckFloat(*Real(), *GetParam());
 }
 
 TEST_P(CudaOpsTest, DeviceHalfOperandsAreRoundedOnce) {
-  if (GetParam()->op->infers_types) GTEST_SKIP() << "types are part of the op's own cases";
+  if (GetParam()->infers_types) GTEST_SKIP() << "types are part of the op's own cases";
   if (Real() == nullptr) GTEST_SKIP() << "no GPU: not run on a device";
-  CheckHalf(*Real(), *GetParam()->op);
+  CheckHalf(*Real(), *GetParam());
 }
 
 // What the made values of the cases are not: one that is not finite says nothing of the scale and
@@ -410,18 +411,16 @@ TEST(Fp8ProductsTest, DeviceBytesGiveWhatBf16Gives) {
   CheckFp8(*Real(), Fp8Cases(48, 32, 80), true, 1);
 }
 
-std::vector<const OpEntry*> ComputingOps() {
-  std::vector<const OpEntry*> entries;
-  for (const OpEntry& entry : AllOps()) {
-    if (!entry.op->leaf && !entry.op->view && entry.op->no_cuda == nullptr) {
-      entries.push_back(&entry);
-    }
+std::vector<const OpDef*> ComputingOps() {
+  std::vector<const OpDef*> ops;
+  for (const OpDef* op : AllOps()) {
+    if (!op->leaf && !op->view && op->no_cuda == nullptr) ops.push_back(op);
   }
-  return entries;
+  return ops;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaOpsTest, testing::ValuesIn(ComputingOps()),
-                         [](const auto& info) { return std::string(info.param->op->name); });
+                         [](const auto& info) { return std::string(info.param->name); });
 
 // Says how much was left out, so that a run without a GPU is not taken for one with it.
 TEST(CudaOpsCount, OpsThatDidNotRunOnADevice) {

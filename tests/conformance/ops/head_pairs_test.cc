@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "engine/cpu/converting_kernel.h"
-#include "engine/ops/registry.h"
+#include "engine/cpu/kernels.h"
 #include "tests/conformance/ops/made_case.h"
 #include "tests/conformance/ops/reference.h"
 #include "tests/conformance/ops/run_node.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
 #include "tests/conformance/ops/reference.h"
 
 namespace lockstep::engine {

@@ -12,6 +12,8 @@
 #include "common/check.h"
 #include "common/philox.h"
 #include "engine/cpu/converting_kernel.h"
+#include "engine/cpu/kernels.h"
+#include "engine/cuda/kernels.h"
 #include "engine/ops/counts.h"
 #include "engine/ops/registry.h"
 #include "engine/passes/autodiff.h"
@@ -36,10 +38,10 @@ void ExpectNear(const std::vector<Doubles>& is, const std::vector<Doubles>& expe
   }
 }
 
-class OpsTest : public testing::TestWithParam<const OpEntry*> {};
+class OpsTest : public testing::TestWithParam<const OpDef*> {};
 
 TEST_P(OpsTest, KernelAgreesWithFloat64) {
-  const OpDef& op = *GetParam()->op;
+  const OpDef& op = *GetParam();
   for (const OpCase& test : op.cases()) {
     SCOPED_TRACE(Describe(op, test));
     const Prepared p = Prepare(op, test);
@@ -92,7 +94,7 @@ constexpr bool kEveryCombination = true;
 #endif
 
 TEST_P(OpsTest, HalfOperandsAreRoundedOnce) {
-  const OpDef& op = *GetParam()->op;
+  const OpDef& op = *GetParam();
   if (op.infers_types) GTEST_SKIP() << "types are part of the op's own cases";
   for (const OpCase& plain : op.cases()) {
     for (const DType type : {DType::kBF16, DType::kF16}) {
@@ -308,7 +310,7 @@ double Slope(const OpDef& op, const OpCase& test, const std::vector<TensorType>&
 }
 
 TEST_P(OpsTest, GradientAgreesWithFiniteDifferences) {
-  const OpDef& op = *GetParam()->op;
+  const OpDef& op = *GetParam();
   if (op.gradient == nullptr) {
     ASSERT_NE(op.no_gradient, nullptr);
     GTEST_SKIP() << op.name << " has no gradient: " << op.no_gradient;
@@ -346,32 +348,33 @@ TEST_P(OpsTest, GradientAgreesWithFiniteDifferences) {
   }
 }
 
-std::vector<const OpEntry*> ComputingOps() {
-  std::vector<const OpEntry*> entries;
-  for (const OpEntry& entry : AllOps()) {
-    if (!entry.op->leaf) entries.push_back(&entry);
+std::vector<const OpDef*> ComputingOps() {
+  std::vector<const OpDef*> ops;
+  for (const OpDef* op : AllOps()) {
+    if (!op->leaf) ops.push_back(op);
   }
-  return entries;
+  return ops;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OpsTest, testing::ValuesIn(ComputingOps()),
-                         [](const auto& info) { return std::string(info.param->op->name); });
+                         [](const auto& info) { return std::string(info.param->name); });
 
 TEST(OpTableTest, EveryOpIsComplete) {
-  for (const OpEntry& entry : AllOps()) {
-    const OpDef& op = *entry.op;
+  for (const OpDef* each : AllOps()) {
+    const OpDef& op = *each;
+    const CpuKernelDef* const kernel = FindCpuKernel(op);
     SCOPED_TRACE(op.name);
     EXPECT_NE(op.doc, nullptr);
     EXPECT_EQ(FindOp(op.name), &op) << "two ops of one name";
     EXPECT_TRUE((op.gradient == nullptr) != (op.no_gradient == nullptr))
         << "a gradient, or the reason why there is none";
-    EXPECT_EQ(entry.cpu == nullptr, op.leaf || op.view) << "no CPU kernel";
+    EXPECT_EQ(kernel == nullptr, op.leaf || op.view) << "no CPU kernel";
     if (op.leaf) continue;
     EXPECT_NE(op.infer, nullptr);
     ASSERT_NE(op.cases, nullptr);
     EXPECT_GE(op.cases().size(), 2u);
-    if (!op.view && entry.cpu != nullptr) {
-      EXPECT_NE(entry.cpu->prepare, nullptr);
+    if (kernel != nullptr) {
+      EXPECT_NE(kernel->prepare, nullptr);
     }
   }
 }
@@ -379,10 +382,10 @@ TEST(OpTableTest, EveryOpIsComplete) {
 // An op without one is listed here; there is none.
 TEST(OpTableTest, MissingCudaKernelsAreListed) {
   int missing = 0;
-  for (const OpEntry& entry : AllOps()) {
-    if (entry.op->leaf || entry.op->view || entry.cuda != nullptr) continue;
-    if (entry.op->no_cuda != nullptr) continue;
-    std::printf("no CUDA kernel yet: %s\n", entry.op->name);
+  for (const OpDef* op : AllOps()) {
+    if (op->leaf || op->view || FindCudaKernel(*op) != nullptr) continue;
+    if (op->no_cuda != nullptr) continue;
+    std::printf("no CUDA kernel yet: %s\n", op->name);
     ++missing;
   }
   std::printf("CUDA kernels missing: %d\n", missing);

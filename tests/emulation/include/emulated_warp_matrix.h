@@ -75,6 +75,8 @@ inline uint32_t Pack(float low, float high) {
 
 inline float PowerOfTwo(float x) { return std::exp2(x); }
 
+inline int FreshLane() { return emulation::Lane(); }
+
 inline uint16_t* SharedMemory() { return static_cast<uint16_t*>(emulation::SharedMemory()); }
 
 }  // namespace lockstep::engine::cuda

@@ -9,9 +9,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +25,7 @@
 #include "coordinator/client/diagnosis.h"
 #include "coordinator/client/token.h"
 #include "coordinator/service/server.h"
+#include "coordinator/service/turnstile.h"
 #include "tests/integration/coordinator/test_peers.h"
 
 namespace lockstep::coordinator {
@@ -151,6 +154,61 @@ TEST_F(ConnectionsTest, AJobRunsOverTcpWithATokenAndNobodyElseIsLetIn) {
   EXPECT_EQ(workers[0]->WaitFor(WorkerCommand::kGeneration).generation().members_size(), 2);
   EXPECT_EQ(client_->GetCluster(kPatience)->nodes_size(), 1);
   EXPECT_FALSE(stranger.inbox.Any());
+}
+
+TEST_F(ConnectionsTest, AListComesWholeOrPageByPage) {
+  Start();
+  std::vector<std::string> ids;
+  SubmitJobRequest submission;
+  submission.mutable_spec()->set_name("mlp");
+  submission.mutable_spec()->mutable_resources()->set_nodes(1);
+  submission.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
+  submission.mutable_spec()->mutable_train()->set_shards(1);
+  for (int i = 0; i < 7; ++i) ids.push_back(client_->SubmitJob(submission, kPatience)->job_id());
+  const auto ids_of = [](const ListJobsResponse& jobs) {
+    std::vector<std::string> of;
+    for (const JobStatus& job : jobs.jobs()) of.push_back(job.job_id());
+    return of;
+  };
+  ListJobsRequest request;
+  const auto all = client_->ListJobs(request, kPatience);
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(ids_of(*all), ids);
+  EXPECT_EQ(all->next_page_token(), "");
+  request.set_page_size(3);
+  for (const int begin : {0, 3, 6}) {
+    const auto page = client_->ListJobs(request, kPatience);
+    ASSERT_TRUE(page.ok()) << page.status();
+    const auto first = ids.begin() + begin;
+    EXPECT_EQ(ids_of(*page), std::vector<std::string>(first, std::min(first + 3, ids.end())));
+    EXPECT_EQ(page->next_page_token().empty(), begin == 6);
+    request.set_page_token(page->next_page_token());
+  }
+  request.set_page_token("no such page");
+  EXPECT_EQ(client_->ListJobs(request, kPatience).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// More than are served at once: each has said the beginning of something.
+TEST_F(ConnectionsTest, AHostThatEndsNoHandshakeKeepsNoOtherOut) {
+  Start();
+  std::vector<UniqueFd> stalled;
+  for (size_t i = 0; i < 3 * Turnstile::kAtFirst; ++i) {
+    UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const sockaddr_in from = Loopback(0, 2), to = Loopback(port());
+    ASSERT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&from), sizeof(from)), 0);
+    ASSERT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    ASSERT_EQ(send(fd.get(), "PRI ", 4, MSG_NOSIGNAL), 4);
+    stalled.push_back(std::move(fd));
+  }
+  std::vector<std::unique_ptr<FakeAgent>> agents;
+  for (int i = 0; i < 20; ++i) {
+    agents.push_back(std::make_unique<FakeAgent>(server_->address(), "secret"));
+  }
+  for (const auto& agent : agents) {
+    EXPECT_EQ(agent->connections.WaitFor([](int c) { return c == 1; }), 1);
+  }
+  EXPECT_TRUE(client_->GetCluster(kPatience).ok());
 }
 
 TEST_F(ConnectionsTest, CommandsSayWhichCoordinatorOfWhichClusterSpeaks) {
@@ -328,11 +386,12 @@ TEST_F(ConnectionsTest, TlsToAPortWithoutIsSaid) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("does not speak TLS"));
 }
 
-// A connection of 127.0.0.2 that says nothing. Whether it was closed at once.
+// A connection of 127.0.0.2 that says the beginning of something. Whether it was closed at once.
 bool ClosedAtOnce(const UniqueFd& fd, int port) {
   const sockaddr_in from = Loopback(0, /*host=*/2), to = Loopback(port);
   EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&from), sizeof(from)), 0);
   EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  send(fd.get(), "PRI ", 4, MSG_NOSIGNAL);
   char byte;
   return recv(fd.get(), &byte, 1, 0) <= 0;  // who is let in hears HTTP/2's settings
 }

@@ -71,6 +71,7 @@ class SteppedClock(harness.ProgramTest):
         result = self.result_of(child)
         self.assertEqual(result["faults"], [])
         self.assertEqual(result["generations"], 1)
+        self.measured(28, "2 h forwards and backwards: 0 judged, 1 generation")
         self.assertEqual(result["model"]["sha256"], undisturbed["model"]["sha256"])
         self.assert_nothing_left()
 
@@ -86,6 +87,8 @@ class SteppedClock(harness.ProgramTest):
             wait_until(lambda: len(self.processes("worker")) == 2 and self.metrics() > size, 20, "the job heals")
         result = self.result_of(child)
         self.assertEqual(len(result["faults"]), 2)
+        self.measured(28, "a worker killed after each step of the clock: next step after " +
+                      ", ".join(f"{fault['to_next_step_ms']:.0f} ms" for fault in result["faults"]))
         self.assertEqual(result["model"]["sha256"], undisturbed["model"]["sha256"])
         self.assert_nothing_left()
 

@@ -184,7 +184,9 @@ class CoordinatorDeath(harness.ProgramTest):
 
     def test_one_state_dir_has_one_coordinator(self):
         self.start_daemon()
+        started = time.monotonic()
         code, _, err = self.run_program("coordinator", "--state-dir=state", seconds=10)
+        self.measured(35, f"the second refuses after {1000 * (time.monotonic() - started):.0f} ms")
         self.assertEqual(code, 1)
         self.assertIn("used by another coordinator (process ", err)
 

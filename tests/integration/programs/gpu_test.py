@@ -39,6 +39,23 @@ class Gpus(harness.ProgramTest):
         hashes = {n: self.on_gpus(f"--nproc-per-node={n}", path)["model"]["sha256"] for n in (1, 2)}
         self.assertEqual(len(set(hashes.values())), 1, hashes)
 
+    def test_each_rank_has_its_own_gpu_in_any_order_of_devices(self):
+        a, b, c = (f"GPU-{digit * 8}-0000-0000-0000-000000000001" for digit in "abc")
+        # CUDA counts the fastest first, the driver and PCI_BUS_ID by bus; agents choose by name. The driver says that
+        # no GPU reaches another, too: nothing of ours wants it, and the emulated runtime has no function for it.
+        machine = dict(NCCL, LOCKSTEP_EMULATED_GPUS=f"{c},{a},{b}", LOCKSTEP_GPUS=f"{b},{c}",
+                       CUDA_VISIBLE_DEVICES="1,0", LOCKSTEP_NVML_LIBRARY=NVML, LOCKSTEP_FAKE_NVML_APART="1")
+        path = self.write("job.yaml", job())
+        whole = self.on_gpus(path)["model"]["sha256"]
+        for order in ("FASTEST_FIRST", "PCI_BUS_ID"):
+            code, out, err = self.launch("-o", "json", "--set", "nccl.use=always", path,
+                                         env=dict(machine, CUDA_DEVICE_ORDER=order))
+            self.assertEqual(code, 0, err)
+            self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], whole)
+        code, _, err = self.launch(path, env=dict(machine, LOCKSTEP_EMULATED_GPUS=f"{a},{b}"))
+        self.assertNotEqual(code, 0)
+        self.assertIn("this host has no GPU", err)
+
     def test_the_loss_is_that_of_the_cpu(self):
         one = self.on_gpus(self.write("gpu.yaml", job()))
         other = self.train(self.write("cpu.yaml", harness.synthetic_job(nproc=2)))

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -114,6 +115,10 @@ class ProgramTest(unittest.TestCase):
             if name is None or process.name == name:
                 found.append(process)
         return found
+
+    def measured(self, row, text):
+        """For docs/results/fault_matrix.md: `ctest -V` shows it."""
+        print(f"measured, row {row} of the fault matrix: {text}", file=sys.stderr)
 
     def write(self, name, text):
         path = os.path.join(self.dir, name)

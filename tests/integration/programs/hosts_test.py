@@ -142,8 +142,10 @@ class Hosts(HostsTest):
         first.hear_nothing_from(second)
         path = self.job_file("nodes: 2, nproc_per_node: 1")
         job = self.submit(path)
+        submitted = time.monotonic()
         reason = wait_until(lambda: (r := self.status(job)["reason"]) and "cannot reach" in r and r, 30,
                             "the job says that hosts cannot reach each other")
+        self.measured(22, f"named {time.monotonic() - submitted:.1f} s after the submission")
         self.assertRegex(reason, r"h2 cannot reach h1: .*(10\.77\.0\.2|\[fd77::2\]):\d+.*--interfaces")
         self.join(third, 1)
         self.assert_good(job, path)
@@ -154,7 +156,10 @@ class Hosts(HostsTest):
         second.lose(0.2)
         path = self.job_file("nodes: 2, nproc_per_node: 2", steps=100, detection="5s")
         job = self.submit(path)
-        status = self.assert_good(job, path)
+        submitted = time.monotonic()
+        status = self.end_of(job)
+        self.measured(23, f"20 % loss: 0 false deaths, 100 steps in {time.monotonic() - submitted:.1f} s")
+        self.assert_good(job, path)
         self.assertEqual(len(status["result"].get("faults", [])), 0, status)
 
     def test_everything_comes_200_ms_late(self):
@@ -163,7 +168,10 @@ class Hosts(HostsTest):
             host.spoil(delay=0.2, jitter=0.02)
         path = self.job_file("nodes: 2, nproc_per_node: 1", steps=20)
         job = self.submit(path)
-        status = self.assert_good(job, path)
+        submitted = time.monotonic()
+        status = self.end_of(job)
+        self.measured(23, f"200 ms of delay: 0 false deaths, 20 steps in {time.monotonic() - submitted:.1f} s")
+        self.assert_good(job, path)
         self.assertEqual(len(status["result"].get("faults", [])), 0, status)
 
     def test_everything_comes_late_and_one_of_two_coordinators_is_silent(self):
@@ -199,7 +207,10 @@ class Hosts(HostsTest):
         for host in (first, second):
             host.spoil(flip=3_000_000)
         job = self.submit(path)
+        submitted = time.monotonic()
         status = self.end_of(job)
+        self.measured(27, f"0 wrong bits; one bit of each 3,000,000 bytes turned: found, and the step done again, "
+                          f"{int(status['generation']) - 1} times, 400 steps in {time.monotonic() - submitted:.1f} s")
         self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
         self.assertEqual(status["result"]["model_sha256"], expected)
         self.assertGreater(int(status["generation"]), 1, "damage was seen, and the connection made anew")
@@ -213,7 +224,11 @@ class Hosts(HostsTest):
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         second.spoil(withhold=True)
         time.sleep(6)
+        at = self.step(job)
         second.spoil(withhold=False)
+        since = time.monotonic()
+        wait_until(lambda: self.step(job) > at or self.status(job)["state"] == "SUCCEEDED", 60, "steps go on")
+        self.measured(24, f"silent for 6 s: next step {time.monotonic() - since:.1f} s after the end of it at the latest")
         self.assert_good(job, path)
 
     def test_a_narrow_link(self):
@@ -221,7 +236,12 @@ class Hosts(HostsTest):
         for host in (first, second):
             host.narrow("20mbit")
         path = self.job_file("nodes: 2, nproc_per_node: 2", steps=100, hidden=IN_PARTS)
-        self.assert_good(self.submit(path), path)
+        job = self.submit(path)
+        submitted = time.monotonic()
+        status = self.end_of(job)
+        self.measured(24, f"20 Mbit/s: {len(status['result'].get('faults', []))} false deaths, "
+                          f"100 steps in {time.monotonic() - submitted:.1f} s")
+        self.assert_good(job, path)
 
     def test_a_link_that_flaps(self):
         _, second = self.up(1, 1)

@@ -23,14 +23,14 @@ class Journal(harness.ProgramTest):
         self.disk("well")
         env = {"LD_PRELOAD": DISK, "LOCKSTEP_TEST_DISK": os.path.join(self.dir, "disk")}
         self.coordinator, self.address = self.start_coordinator("--state-dir=state", env=env)
-        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=2")
+        self.agent = self.start("launcher", "join", f"--coordinator={self.address}", "--slots=2")
 
     def verb(self, *arguments):
         return self.launch(arguments[0], f"--coordinator={self.address}", *arguments[1:])
 
-    def submit(self, steps=100000000):
+    def submit(self, nproc=2, extra=EXTRA):
         job = self.write("job.yaml", harness.synthetic_job(
-            steps=steps, nproc=2, train_extra="  eval: {every: never}\n", extra=EXTRA))
+            steps=100000000, nproc=nproc, train_extra="  eval: {every: never}\n", extra=extra))
         code, out, err = self.verb("submit", "--no-follow", "-o", "json", job)
         self.assertEqual(code, 0, out + err)
         return json.loads(out.strip().splitlines()[-1])["job"]
@@ -97,6 +97,30 @@ class Journal(harness.ProgramTest):
         status = self.job(job)["status"]
         self.assertEqual(status["state"], "RUNNING")
         self.assertIn(first[1].pid, [p.pid for p in self.processes("worker")], "only the dead one was replaced")
+
+    def test_an_end_that_may_be_lost_is_not_told_as_one_that_is_written(self):
+        self.start_cluster()
+        job = self.submit(nproc=1, extra="restart: {max_restarts: 0}\n")
+        self.await_steps(job)
+        _, _, err = self.verb("describe", job)
+        self.assertNotIn("lost", err)
+        self.disk("stalls")
+        self.processes("worker")[0].kill()
+        wait_until(lambda: self.job(job)["status"]["state"] == "FAILED", 20, "its end is seen")
+        for verb in (("describe", job), ("list",)):
+            code, out, err = self.verb(*verb)
+            self.assertEqual(code, 0, out + err)
+            self.assertIn("FAILED", out)
+            self.assertIn("may be lost with the coordinator", err)
+        self.agent.kill()  # which would tell the next one of it
+        self.coordinator.kill()
+        self.finish(self.coordinator, 10)
+        self.disk("well")
+        self.start_coordinator("--state-dir=state")
+        code, out, err = self.verb("describe", job)
+        self.assertEqual(code, 0, out + err)
+        self.assertNotIn("FAILED", out, "it was lost indeed")
+        self.assertNotIn("lost", err)
 
 
 if __name__ == "__main__":

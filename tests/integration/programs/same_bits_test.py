@@ -68,7 +68,8 @@ class SameBits(harness.ProgramTest):
         hosts = [self.start("launcher", "--nnodes=2", f"--rdzv-endpoint={endpoint}", f"--node-rank={rank}", "-o", "json",
                             job, env=dict(token, LOCKSTEP_ISA=name)) for rank, name in enumerate(SETS)]
         code, out, err = self.finish(hosts[0], 120)
-        self.assertEqual((code, self.finish(hosts[1], 60)[0]), (0, 0), err)
+        other, _, said = self.finish(hosts[1], 60)
+        self.assertEqual((code, other), (0, 0), f"host 0:\n{err}\nhost 1:\n{said}")
         self.assertEqual(json.loads(out.strip().splitlines()[-1])["model"]["sha256"], alone["model"]["sha256"])
 
     def test_kernels_are_chosen_once_by_measurement(self):

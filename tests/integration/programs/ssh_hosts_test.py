@@ -59,7 +59,7 @@ class SshHosts(HostsTest):
             words, fds, _, _ = socket.recv_fds(client, 65536, 3)
             host, command = words.decode().split("\0")
             child = subprocess.Popen([*self.network[host].prefix(), "sh", "-c", command], cwd="/", stdin=fds[0],
-                                     stdout=fds[1], stderr=fds[2], env=self.environment())
+                                     stdout=fds[1], stderr=fds[2], env=self.environment(**harness.PACED))
             for fd in fds:
                 os.close(fd)
             code = child.wait()

@@ -43,6 +43,16 @@ class TwoVersions(Nodes):
     def trains(self, job):
         wait_until(lambda: self.step(job) > 50, 60, "it trains")
 
+    def train_on_old(self):
+        """A job that trains on a node, all of the old version, and what it gives undisturbed."""
+        with programs(OLD):
+            path = self.job(6, "tiny")
+            expected = self.undisturbed(path)
+            self.join("node", 2)
+            job = self.submit(path)
+            self.trains(job)
+        return job, expected
+
     def upgrade_coordinator(self):
         self.coordinator.send_signal(signal.SIGTERM)
         self.coordinator.wait(timeout=30 * harness.PATIENCE)
@@ -50,13 +60,8 @@ class TwoVersions(Nodes):
             self.start_again()
 
     def test_a_coordinator_is_upgraded_while_a_job_trains(self):
-        with programs(OLD):
-            path = self.job(6, "tiny")
-            expected = self.undisturbed(path)
-            self.join("node", 2)
-            job = self.submit(path)
-            self.trains(job)
-            workers = {process.pid for process in self.processes("worker")}
+        job, expected = self.train_on_old()
+        workers = {process.pid for process in self.processes("worker")}
         self.upgrade_coordinator()
         self.trains(job)
         self.assertEqual({process.pid for process in self.processes("worker")}, workers)
@@ -82,12 +87,7 @@ class TwoVersions(Nodes):
             self.end_of(self.submit(path), self.undisturbed(path))
 
     def test_an_agent_that_is_upgraded_first_is_told_and_ends_nothing(self):
-        with programs(OLD):
-            path = self.job(6, "tiny")
-            expected = self.undisturbed(path)
-            self.join("node", 2)
-            job = self.submit(path)
-            self.trains(job)
+        job, expected = self.train_on_old()
         with programs(NEW):
             self.start_agent("other", 2)
         wait_until(lambda: "the coordinator refuses this node" in self.said("other"), 20, "it is told")

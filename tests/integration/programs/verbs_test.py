@@ -45,6 +45,26 @@ class Verbs(harness.ProgramTest):
         self.assertEqual(code, 0, err)
         self.assertTrue(out.startswith("digraph"), out[:50])
 
+    def test_plan_estimates_a_gpu_that_is_not_here(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        code, out, err = self.launch("plan", "-o", "json", "--device", "cuda:h200", job)
+        self.assertEqual(code, 0, err)
+        plan = json.loads(out)
+        roofline = plan["roofline"]
+        self.assertEqual((roofline["gpu"], roofline["architecture"]), ("h200", "sm_90"))
+        for row in roofline["launches"]:
+            self.assertGreaterEqual(row["moved_bytes"], row["least_bytes"], row)
+        self.assertEqual(sum(row["launches"] for row in roofline["kinds"]), len(roofline["launches"]) + 1)
+        self.assertGreater(plan["gpu_memory"]["total"], 0)
+        self.assertGreater(plan["ranks"][0]["step_seconds_estimate"], 0)
+        self.assertLess(plan["ranks"][0]["step_seconds_estimate"], 1e-3)
+        code, out, err = self.launch("plan", "--device=cuda:sm_90", job)
+        self.assertEqual(code, 0, err)
+        self.assertIn("On paper: h100 (sm_90)", out)
+        code, out, err = self.launch("plan", "--device=cuda:voodoo", job)
+        self.assertEqual(code, 3, err)
+        self.assertIn("h200 (sm_90)", err)
+
     def test_bench_collectives_measures_and_checks_every_operation(self):
         code, out, err = self.launch("bench", "collectives", "--nproc-per-node=3", "--shards=4", "-b", "12",
                                      "-e", "48KiB", "--factor=64", "--seconds=0.01", "-o", "json")
@@ -121,6 +141,7 @@ class Verbs(harness.ProgramTest):
 
         model = os.path.dirname(self.train("--nproc-per-node=1", job)["model"]["path"])
         answer("launcher plan", 0, "plan", job)
+        answer("launcher plan", 0, "plan", "--device=cuda:h200", job)
         answer("launcher eval", 0, "eval", model)
         answer("launcher predict", 0, "predict", model, "--probabilities")
         answer("launcher compare", 0, "compare", "--a=planned", "--b=unplanned", job)

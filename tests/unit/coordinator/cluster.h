@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/context.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/journal.h"
 
@@ -53,6 +54,7 @@ class Cluster {
       }
     }
     EXPECT_EQ(FindStaleRow(state_), "");
+    EXPECT_EQ(FindMisplaced(state_), "");
     if (twin_) ExpectTheSame(coordinator::Step(*twin_, event, now_));
     for (const ToAgent& message : effects_.to_agents) OnAgentCommand(message);
     for (const ToWorker& message : effects_.to_workers) OnWorkerCommand(message);

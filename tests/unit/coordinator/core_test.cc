@@ -4,10 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/questions.h"
+#include "proto/journal.pb.h"
 #include "tests/unit/coordinator/cluster.h"
 
 namespace lockstep::coordinator {
@@ -15,6 +17,12 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+std::vector<Row> RowsOf(const Cluster& cluster) {
+  std::vector<Row> rows;
+  for (const auto& [key, value] : cluster.rows_) rows.push_back({key, value});
+  return rows;
+}
 
 TEST(CoreTest, AJobOfTwoNodesSucceeds) {
   Cluster cluster(2, 4);
@@ -268,8 +276,7 @@ TEST(CoreTest, RefusesADamagedJournal) {
   Cluster cluster(1, 4);
   cluster.Submit("j", 1, 2);
   cluster.Quiet();
-  std::vector<Row> rows;
-  for (const auto& [key, value] : cluster.rows_) rows.push_back({key, value});
+  std::vector<Row> rows = RowsOf(cluster);
   ASSERT_TRUE(Restore(rows, Options(), cluster.now_).ok());
   for (size_t i = 0; i < rows.size(); ++i) {
     std::vector<Row> damaged = rows;
@@ -284,6 +291,27 @@ TEST(CoreTest, RefusesADamagedJournal) {
     EXPECT_EQ(Restore(damaged, Options(), cluster.now_).status().code(),
               absl::StatusCode::kDataLoss)
         << rows[i].key;
+  }
+}
+
+// The bytes of a number that is damaged are a record still; it must make no memory.
+TEST(CoreTest, RefusesAJobOfMoreWorkersThanItHasRowsOf) {
+  Cluster cluster(1, 4);
+  cluster.Submit("j", 1, 2);
+  cluster.Quiet();
+  std::vector<Row> rows = RowsOf(cluster);
+  const auto row =
+      std::find_if(rows.begin(), rows.end(), [](const Row& one) { return one.key == "job/j"; });
+  ASSERT_NE(row, rows.end());
+  const std::string whole = row->value;
+  for (const int slots : {-1, 3, kMaxWorkers + 1, 268'435'454}) {
+    JobRecord record;
+    ASSERT_TRUE(record.ParseFromString(whole));
+    record.set_slots(slots);
+    row->value = record.SerializeAsString();
+    const absl::Status status = Restore(rows, Options(), cluster.now_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << slots;
+    EXPECT_THAT(status.message(), HasSubstr(slots == 3 ? "lacks worker 2 of job j" : "job/j"));
   }
 }
 

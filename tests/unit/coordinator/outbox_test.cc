@@ -320,6 +320,114 @@ TEST_F(OutboxTest, ADiskThatDoesNotAnswerIsNotGivenMoreRequests) {
   EXPECT_EQ(answers_.count(2), 1u);
 }
 
+// A job of one worker, which has failed at once when that one dies.
+SubmitJobRequest OneWorker() {
+  SubmitJobRequest request = Request();
+  request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
+  return request;
+}
+
+class OutboxShowsTest : public OutboxTest {
+ protected:
+  void Look(int64_t ticket) { Take(outbox_.AwaitSaved(ticket, now_)); }
+  // A job that has just failed, which is being written.
+  void FailJob() {
+    Handle(Hello());
+    Handle(Submitted{"job", OneWorker()}, 1);
+    Save();
+    Handle(Exited("job.0.1"));
+    ASSERT_EQ(outbox_.state().jobs.at("job").state, FAILED);
+    ASSERT_FALSE(writing_.empty());
+  }
+  absl::Status Answered(int64_t ticket) { return answers_.at(ticket).status; }
+};
+
+TEST_F(OutboxShowsTest, AnEndIsShownWhenItIsWritten) {
+  FailJob();
+  Look(2);
+  EXPECT_EQ(answers_.count(2), 0u);
+  Written(absl::OkStatus());
+  EXPECT_TRUE(Answered(2).ok());
+  Save();
+  Look(3);
+  EXPECT_TRUE(Answered(3).ok()) << "nothing is left to write";
+}
+
+TEST_F(OutboxShowsTest, WhatComesDuringAWriteIsShownAfterTheNext) {
+  FailJob();
+  AgentSaid other{2, {}};
+  other.message.mutable_hello()->set_node_id("m");
+  other.message.mutable_hello()->set_protocol_version(1);
+  Handle(other);
+  Look(2);
+  Written(absl::OkStatus());
+  EXPECT_EQ(answers_.count(2), 0u);
+  Written(absl::OkStatus());
+  EXPECT_TRUE(Answered(2).ok());
+}
+
+TEST_F(OutboxShowsTest, ARequestThatIsNotCarriedOutYetShowsNothing) {
+  Handle(Submitted{"job", Request()}, 1);
+  ASSERT_FALSE(writing_.empty());
+  Look(2);
+  EXPECT_TRUE(Answered(2).ok());
+}
+
+TEST_F(OutboxShowsTest, WhatWaitsToBeSettledIsWaitedForToo) {
+  Handle(Hello());
+  Handle(Submitted{"job", OneWorker()}, 1);
+  Save();
+  State state = outbox_.state();
+  state.options.settle_spacing = absl::Hours(1);
+  Outbox spaced({"cluster", 8}, std::move(state));
+  Take(spaced.Handle(Exited("job.0.1"), 0, now_));
+  ASSERT_THAT(writing_, IsEmpty());
+  Take(spaced.AwaitSaved(2, now_));
+  EXPECT_FALSE(writing_.empty());
+  EXPECT_EQ(answers_.count(2), 0u);
+}
+
+TEST_F(OutboxShowsTest, AFullDiskIsNamedToWhoLooks) {
+  FailJob();
+  Look(2);
+  Written(kFull);
+  EXPECT_EQ(Answered(2).code(), absl::StatusCode::kResourceExhausted);
+  Look(3);
+  EXPECT_EQ(answers_.count(3), 0u) << "there may be room by now";
+  Pass(Outbox::kRetry);
+  Written(kFull);
+  EXPECT_EQ(Answered(3).code(), absl::StatusCode::kResourceExhausted);
+  Look(4);
+  Pass(Outbox::kRetry);
+  Save();
+  EXPECT_TRUE(Answered(4).ok());
+}
+
+TEST_F(OutboxShowsTest, WhoLooksWaitsASecondForADiskThatStandsStill) {
+  FailJob();
+  Look(2);
+  Pass(Outbox::kSlowAfter - absl::Milliseconds(1));
+  EXPECT_EQ(answers_.count(2), 0u);
+  EXPECT_LE(outbox_.wake_at(), now_ + absl::Milliseconds(1));
+  Pass(absl::Milliseconds(1));
+  EXPECT_EQ(Answered(2).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(Answered(2).message()), HasSubstr("not answered for 1 s"));
+  Look(3);
+  EXPECT_EQ(Answered(3).code(), absl::StatusCode::kDeadlineExceeded) << "it is known by now";
+  Save();
+  Look(4);
+  EXPECT_TRUE(Answered(4).ok());
+}
+
+TEST_F(OutboxShowsTest, AJournalThatHasFailedShowsNothing) {
+  FailJob();
+  Look(2);
+  Written(absl::UnavailableError("disk I/O error"));
+  EXPECT_EQ(Answered(2).code(), absl::StatusCode::kUnavailable);
+  Look(3);
+  EXPECT_EQ(Answered(3).code(), absl::StatusCode::kUnavailable);
+}
+
 // Lines and progress follow from no row, so followers go on seeing them.
 TEST_F(OutboxTest, LinesOfWorkersWaitForNoJournal) {
   SubmitJob();

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/client/session_machine.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <variant>
 #include <vector>
@@ -12,6 +14,8 @@
 
 namespace lockstep::coordinator {
 namespace {
+
+using ::testing::ElementsAre;
 
 using Machine = SessionMachine<std::string, int>;
 
@@ -51,7 +55,7 @@ TEST(SessionMachineTest, WritesOneAtATimeAfterTheHello) {
   EXPECT_EQ(Say(machine.Begin()), "open");
   EXPECT_EQ(Say(machine.Send("b")), "");
   EXPECT_EQ(Say(machine.WriteDone(true)), "") << "nobody has answered yet";
-  EXPECT_EQ(Say(machine.Up()), "up; write a");
+  EXPECT_EQ(Say(machine.Up(At(0))), "up; write a");
   EXPECT_EQ(Say(machine.Received(7)), "deliver 7");
   EXPECT_EQ(Say(machine.WriteDone(true)), "write b");
   EXPECT_FALSE(machine.flushed());
@@ -62,7 +66,7 @@ TEST(SessionMachineTest, WritesOneAtATimeAfterTheHello) {
 TEST(SessionMachineTest, ALaterMessageOfAKindTakesThePlaceOfAQueuedOne) {
   Machine machine = Make();
   machine.Begin();
-  machine.Up();
+  machine.Up(At(0));
   machine.Send("beat 1", 1);
   machine.Send("fact");
   machine.Send("beat 2", 1);
@@ -75,7 +79,7 @@ TEST(SessionMachineTest, ALaterMessageOfAKindTakesThePlaceOfAQueuedOne) {
 TEST(SessionMachineTest, WhatWasNotWrittenGoesFirstOnTheNextStream) {
   Machine machine = Make();
   machine.Begin();
-  machine.Up();
+  machine.Up(At(0));
   machine.Send("a");
   machine.Send("b");
   EXPECT_EQ(Say(machine.WriteDone(true)), "write a");
@@ -85,7 +89,7 @@ TEST(SessionMachineTest, WhatWasNotWrittenGoesFirstOnTheNextStream) {
   EXPECT_EQ(machine.wake_at(), At(1));
   EXPECT_EQ(Say(machine.Wake(At(0.5))), "");
   EXPECT_EQ(Say(machine.Wake(At(1))), "open, wait");
-  EXPECT_EQ(Say(machine.Up()), "up");
+  EXPECT_EQ(Say(machine.Up(At(0))), "up");
   EXPECT_EQ(Say(machine.WriteDone(true)), "write a");
   EXPECT_EQ(Say(machine.WriteDone(true)), "write b");
 }
@@ -100,7 +104,7 @@ TEST(SessionMachineTest, AStreamThatNobodyAnswersOnTakesNothing) {
   machine.Done("stands by", At(0));
   machine.Wake(At(1));
   EXPECT_EQ(Say(machine.WriteDone(true)), "");
-  EXPECT_EQ(Say(machine.Up()), "up; write ready");
+  EXPECT_EQ(Say(machine.Up(At(0))), "up; write ready");
 }
 
 TEST(SessionMachineTest, BacksOffUntilItWasUp) {
@@ -114,16 +118,66 @@ TEST(SessionMachineTest, BacksOffUntilItWasUp) {
   EXPECT_EQ(Say(machine.Done("refused", At(1))), "") << "said once";
   EXPECT_EQ(machine.wake_at(), At(3));
   machine.Wake(At(3));
-  EXPECT_EQ(Say(machine.Up()), "up");
+  EXPECT_EQ(Say(machine.Up(At(0))), "up");
   machine.ReadEnded();
   EXPECT_EQ(Say(machine.Done("ended", At(10))), "down: ended");
   EXPECT_EQ(machine.wake_at(), At(11));
 }
 
+// A coordinator of another cluster, or one that takes the token for none.
+TEST(SessionMachineTest, WhoIsTurnedAwayComesBackEverMoreSeldom) {
+  Machine machine([](int attempt) { return absl::Milliseconds(std::min(500, 20 << attempt)); });
+  machine.Begin();
+  absl::Time now = At(0);
+  std::vector<double> waits;
+  for (int i = 0; i < 14; ++i) {
+    if (i % 2 == 0) machine.Up(now);
+    machine.ReadEnded();
+    machine.Done("not known here", now, /*ended=*/true);
+    waits.push_back(absl::ToDoubleSeconds(machine.wake_at() - now));
+    now = machine.wake_at();
+    EXPECT_EQ(Say(machine.Wake(now)), "open, wait");
+  }
+  EXPECT_THAT(waits, ElementsAre(0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 1, 2, 4, 8, 16, 32, 32, 32));
+  // Once nobody is there, it is looked for as often as ever.
+  machine.ReadEnded();
+  machine.Done("nobody listens", now);
+  EXPECT_LE(machine.wake_at() - now, absl::Milliseconds(500));
+  now = machine.wake_at();
+  machine.Wake(now);
+  machine.Up(now);
+  machine.ReadEnded();
+  machine.Done("bye", now + Machine::kSteady, /*ended=*/true);
+  EXPECT_EQ(machine.wake_at(), now + Machine::kSteady + absl::Milliseconds(20))
+      << "it was served for a while";
+}
+
+// No handshake succeeds, and gRPC alone would make one after the other.
+TEST(SessionMachineTest, AHopelessWaitIsGivenUpForAWhile) {
+  Machine machine = Make();
+  machine.Begin();
+  machine.ReadEnded();
+  machine.Done("refused", At(0));
+  machine.Wake(At(1));
+  EXPECT_EQ(Say(machine.Wake(At(6))), "explain");
+  EXPECT_EQ(Say(machine.Hopeless()), "cut");
+  EXPECT_EQ(Say(machine.Hopeless()), "");
+  EXPECT_EQ(Say(machine.Done("cancelled", At(6))), "");
+  EXPECT_EQ(machine.wake_at(), At(7));
+  EXPECT_EQ(Say(machine.Wake(At(7))), "open, wait");
+  EXPECT_EQ(Say(machine.Wake(At(8))), "explain") << "sooner than at first";
+  machine.Hopeless();
+  machine.Done("cancelled", At(8));
+  EXPECT_EQ(machine.wake_at(), At(10)) << "and then later";
+  machine.Wake(At(10));
+  EXPECT_EQ(Say(machine.Up(At(10))), "up");
+  EXPECT_EQ(Say(machine.Hopeless()), "") << "it has come about";
+}
+
 TEST(SessionMachineTest, ClosesWhenAllIsWritten) {
   Machine machine = Make();
   machine.Begin();
-  machine.Up();
+  machine.Up(At(0));
   machine.Send("last");
   EXPECT_EQ(Say(machine.Close(At(5), At(0))), "");
   EXPECT_EQ(Say(machine.WriteDone(true)), "write last");
@@ -159,8 +213,8 @@ TEST(SessionMachineTest, AWaitThatLastsIsExplained) {
   EXPECT_EQ(Say(machine.Wake(At(1))), "open, wait");
   EXPECT_EQ(machine.wake_at(), At(6));
   EXPECT_EQ(Say(machine.Wake(At(6))), "explain");
-  EXPECT_EQ(machine.wake_at(), At(11));
-  EXPECT_EQ(Say(machine.Up()), "up");
+  EXPECT_EQ(machine.wake_at(), At(16)) << "it costs a handshake";
+  EXPECT_EQ(Say(machine.Up(At(0))), "up");
   EXPECT_EQ(machine.wake_at(), absl::InfiniteFuture());
   EXPECT_EQ(Say(machine.Wake(At(20))), "");
   machine.ReadEnded();

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "common/philox.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
 #include "tests/unit/engine/run_graph.h"
 
 namespace lockstep::engine {

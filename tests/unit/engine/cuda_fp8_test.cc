@@ -24,14 +24,14 @@ TrainSpec WideMlp() {
   return spec;
 }
 
-TrainSpec OnGpu(TrainSpec spec) {
+TrainSpec OnEmulatedGpu(TrainSpec spec) {
   cuda::UseTables(cuda::EmulatedTables());
   spec.device = DeviceKind::kCuda;
   return spec;
 }
 
 TEST(CudaFp8Test, EveryProductBetweenTheFirstAndTheLastLayerIsInBytes) {
-  Job cpu(WideMlp()), gpu(OnGpu(WideMlp()));
+  Job cpu(WideMlp()), gpu(OnEmulatedGpu(WideMlp()));
   const std::vector<float> a = ByParameter(*cpu.plan, PoisonedGradients(&cpu, 1, 0));
   const int64_t before = emulation::Fp8ProductsRun();
   const std::vector<float> b = ByParameter(*gpu.plan, PoisonedGradients(&gpu, 1, 0));
@@ -47,7 +47,7 @@ TEST(CudaFp8Test, EveryProductBetweenTheFirstAndTheLastLayerIsInBytes) {
 
 // As graphs, with late streams, in another order of threads.
 TEST(CudaFp8Test, BitsDoNotDependOnHowItIsRun) {
-  Job gpu(OnGpu(WideMlp()));
+  Job gpu(OnEmulatedGpu(WideMlp()));
   const std::vector<float> first = PoisonedGradients(&gpu, 1, 2);
   emulation::SetOrder(emulation::Order::kBackward);
   for (int run = 0; run < 3; ++run) {

@@ -15,7 +15,7 @@
 
 #include "common/philox.h"
 #include "engine/exec/plan.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
 #include "engine/passes/autodiff.h"
 #include "tests/unit/engine/run_graph.h"
 #include "tests/unit/engine/step_job.h"

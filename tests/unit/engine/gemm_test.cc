@@ -59,7 +59,8 @@ std::vector<float> Defined(const GemmShape& shape, const Operands& of, bool fini
   return c;
 }
 
-// The factors are of the shape's type.
+// The factors are of the shape's type. With B packed beforehand, where there is such an order, the
+// bits are the same.
 std::vector<float> Multiplied(const GemmShape& shape, const void* a, const void* b,
                               std::vector<float> c, bool accumulate, const GemmEpilogue& epilogue,
                               Isa isa, int threads) {
@@ -69,7 +70,17 @@ std::vector<float> Multiplied(const GemmShape& shape, const void* a, const void*
     float values[16];
   };
   std::vector<Line> scratch(gemm.scratch_bytes() / sizeof(Line) + 1);
+  std::vector<float> packed_c = c;
   gemm.Run(a, b, c.data(), accumulate, epilogue, scratch[0].values, &pool);
+  if (gemm.packed_bytes() > 0) {
+    std::vector<Line> packed(gemm.packed_bytes() / sizeof(Line) + 1);
+    gemm.PackAll(b, packed[0].values, &pool);
+    gemm.RunPacked(a, packed[0].values, packed_c.data(), accumulate, epilogue, scratch[0].values,
+                   &pool);
+    EXPECT_TRUE(EqualBits(packed_c, c))
+        << Name(isa) << ", " << threads << " threads, packed: " << shape.m << " x " << shape.n
+        << " x " << shape.k;
+  }
   return c;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a GPU needs for a plan on paper.
-#include "engine/device/gpu_roofline.h"
+#include "engine/cuda/gpu_roofline.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST(GpuRooflineTest, ARowIsTheSumOfItsNodesBoundByArithmeticOrBytes) {
   const Roofline roofline = RooflineOf(*plan, gpu);
   const RooflineRow* const row = RowOf(roofline, "linear_backward_weight");
   ASSERT_NE(row, nullptr);
-  EXPECT_EQ(row->nodes, products);
+  EXPECT_EQ(row->launches, products);
   EXPECT_DOUBLE_EQ(row->flops, flops);
   EXPECT_DOUBLE_EQ(row->least_bytes, bytes);
   EXPECT_DOUBLE_EQ(row->moved_bytes, bytes);
@@ -68,9 +68,36 @@ TEST(GpuRooflineTest, WhatIsReadTwiceIsMovedTwice) {
   const RooflineRow* const norm = RowOf(roofline, "batch_norm");
   ASSERT_NE(norm, nullptr);
   EXPECT_GT(norm->moved_bytes, norm->least_bytes * 1.3);
+  // Images of three channels are convolved by patches, which are written and read.
+  const RooflineRow* const conv = RowOf(roofline, "conv2d");
+  ASSERT_NE(conv, nullptr);
+  EXPECT_GT(conv->moved_bytes, conv->least_bytes);
   const RooflineRow* const update = RowOf(roofline, "update");
   ASSERT_NE(update, nullptr);
   EXPECT_GT(update->moved_bytes, update->least_bytes);
+}
+
+// What a group of nodes makes for itself is neither written nor read; rows that nobody asks for are
+// not read.
+TEST(GpuRooflineTest, ALaunchMovesWhatComesFromElsewhere) {
+  const GpuFigures gpu = GpuFiguresOf("h200").value();
+  TrainSpec spec = TinyGpt();
+  const auto plan = PlanOf(spec, "bf16");
+  double nodes = 0;
+  for (const NodeInfo& node : plan->Nodes(ProgramKind::kTraining)) {
+    if (node.runs) nodes += node.bytes;
+  }
+  const Roofline roofline = RooflineOf(*plan, gpu);
+  const RooflineRow* const group = RowOf(roofline, "dropout + layer_norm");
+  ASSERT_NE(group, nullptr);
+  double launches = roofline.update.least_bytes, all = 0;
+  for (const RooflineRow& launch : roofline.launches) launches += launch.least_bytes;
+  for (const RooflineRow& row : roofline.rows) all += row.least_bytes;
+  EXPECT_DOUBLE_EQ(launches, all);
+  EXPECT_LT(all - roofline.update.least_bytes, nodes);
+  EXPECT_DOUBLE_EQ(roofline.StepSeconds(1), roofline.seconds);
+  EXPECT_DOUBLE_EQ(roofline.StepSeconds(3),
+                   3 * (roofline.seconds - roofline.update.seconds) + roofline.update.seconds);
 }
 
 // Factors of 10 bits are multiplied in the tensor cores, fp32 is not.

@@ -48,7 +48,7 @@ TrainSpec CnnCase() {
 }
 TrainSpec ResnetCase() {
   TrainSpec spec = Base();
-  spec.model = ResnetSpec{.depth = 18, .cifar_stem = true, .zero_init = false, .width = 2};
+  spec.model = ResnetSpec{.depth = 18, .stem = "cifar", .zero_init = false, .width = 2};
   spec.input = ClassificationInput({3, 8, 8}, 10);
   return spec;
 }

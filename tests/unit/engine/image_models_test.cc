@@ -25,7 +25,7 @@ TrainSpec SmallCnn() {
 
 TrainSpec SmallResnet() {
   TrainSpec spec = SmallCnn();
-  spec.model = ResnetSpec{.depth = 18, .cifar_stem = true, .zero_init = false, .width = 3};
+  spec.model = ResnetSpec{.depth = 18, .stem = "cifar", .zero_init = false, .width = 3};
   return spec;
 }
 

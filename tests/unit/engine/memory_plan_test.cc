@@ -10,8 +10,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "engine/ops/op.h"
-#include "engine/ops/registry.h"
+#include "engine/cpu/backend.h"
+#include "engine/cpu/kernels.h"
+#include "engine/graph/op.h"
 #include "engine/passes/memory.h"
 #include "tests/unit/engine/run_graph.h"
 
@@ -219,10 +220,11 @@ TEST_P(MemoryPlanFuzz, NoTwoLiveBuffersOverlap) {
     ASSERT_TRUE(made.graph.Verify().ok()) << made.graph.Verify();
     const auto fixed = BindTensors(made.graph, &made.leaves);
     const size_t whole =
-        PlanMemory(made.graph, fixed, CpuTarget(), {.reuse = false, .in_place = false}).arena_bytes;
+        PlanMemory(made.graph, fixed, CpuBackend(CpuTarget()), {.reuse = false, .in_place = false})
+            .arena_bytes;
     for (const bool write_in_place : {false, true}) {
-      const MemoryPlan plan =
-          PlanMemory(made.graph, fixed, CpuTarget(), {.reuse = true, .in_place = write_in_place});
+      const MemoryPlan plan = PlanMemory(made.graph, fixed, CpuBackend(CpuTarget()),
+                                         {.reuse = true, .in_place = write_in_place});
       PlanChecker checker(made.graph, plan);
       const std::vector<std::string> errors = checker.Errors();
       ASSERT_TRUE(errors.empty()) << errors[0] << "\n" << made.graph.ToText() << plan.ToText();
@@ -264,9 +266,9 @@ TEST(MemoryPlanTest, ADumpNamesEachBuffer) {
   graph.AddOutput("y", graph.Add("tanh", {a}));
   Tensors leaves = {{"x", std::vector<float>(16)}};
   const auto fixed = BindTensors(graph, &leaves);
-  EXPECT_EQ(PlanMemory(graph, fixed, CpuTarget(), {}).ToText(),
+  EXPECT_EQ(PlanMemory(graph, fixed, CpuBackend(CpuTarget()), {}).ToText(),
             "arena[0, 64) nodes 1..3: %1\narena_bytes = 64\n");
-  EXPECT_EQ(PlanMemory(graph, fixed, CpuTarget(), {.in_place = false}).ToText(),
+  EXPECT_EQ(PlanMemory(graph, fixed, CpuBackend(CpuTarget()), {.in_place = false}).ToText(),
             "arena[0, 64) nodes 1..2: %1\narena[64, 128) nodes 2..3: %2\narena_bytes = 128\n");
 }
 
@@ -284,7 +286,8 @@ TEST(MemoryPlanTest, WhatDependsOnParametersAloneRunsOnceAndIsKept) {
   Tensors leaves = {
       {"x", std::vector<float>(256)}, {"w", std::vector<float>(64)}, {"b", std::vector<float>(16)}};
   const auto fixed = BindTensors(graph, &leaves);
-  const MemoryPlan plan = PlanMemory(graph, fixed, CpuTarget(), {.keep_constants = true});
+  const MemoryPlan plan =
+      PlanMemory(graph, fixed, CpuBackend(CpuTarget()), {.keep_constants = true});
   EXPECT_EQ(plan.once, (std::vector<bool>{false, false, false, true, true, false, false}));
   EXPECT_TRUE(plan.Packs(5));
   const std::string text = plan.ToText();
@@ -302,7 +305,8 @@ TEST(MemoryPlanTest, ALeafIsNeverWrittenOver) {
   const Value y = graph.Add("relu", {view});
   graph.AddOutput("y", y);
   Tensors leaves = {{"x", std::vector<float>(16, -1)}};
-  const MemoryPlan plan = PlanMemory(graph, BindTensors(graph, &leaves), CpuTarget(), {});
+  const MemoryPlan plan =
+      PlanMemory(graph, BindTensors(graph, &leaves), CpuBackend(CpuTarget()), {});
   EXPECT_EQ(plan.operands[2].outputs[0].region, Region::kArena);
   EXPECT_EQ(plan.operands[2].inputs[0].region, Region::kAbsolute);
 }

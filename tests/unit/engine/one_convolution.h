@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
 #include "tests/unit/engine/one_node.h"
 
 namespace lockstep::engine {

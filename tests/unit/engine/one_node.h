@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "engine/cuda/kernel.h"
+#include "engine/cuda/kernels.h"
 #include "engine/graph/graph.h"
-#include "engine/ops/registry.h"
 
 namespace lockstep::engine {
 

@@ -7,9 +7,10 @@
 #include <memory>
 
 #include "common/check.h"
+#include "engine/cpu/backend.h"
 #include "engine/cpu/converting_kernel.h"
 #include "engine/cpu/kernel.h"
-#include "engine/ops/op.h"
+#include "engine/graph/op.h"
 
 namespace lockstep::engine {
 
@@ -27,7 +28,8 @@ std::map<Value, Storage> BindTensors(const Graph& graph, Tensors* leaves) {
 
 Tensors RunGraph(const Graph& graph, Tensors leaves, const MemoryOptions& options) {
   const CpuTarget target;
-  const MemoryPlan plan = PlanMemory(graph, BindTensors(graph, &leaves), target, options);
+  const MemoryPlan plan =
+      PlanMemory(graph, BindTensors(graph, &leaves), CpuBackend(target), options);
   struct alignas(64) Line {
     std::byte bytes[64];
   };

@@ -39,7 +39,7 @@ void DrawImages(Draw* draw, TrainSpec* spec) {
   spec->micro_batch = (*draw)(2, 5);
   if (draw->Half()) {
     spec->model =
-        ResnetSpec{.depth = 18, .cifar_stem = true, .zero_init = false, .width = (*draw)(2, 18)};
+        ResnetSpec{.depth = 18, .stem = "cifar", .zero_init = false, .width = (*draw)(2, 18)};
     return;
   }
   spec->model = CnnSpec{.channels = {(*draw)(5, 20), (*draw)(16, 34)},

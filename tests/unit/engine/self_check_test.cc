@@ -3,7 +3,6 @@
 // and what fails is not used.
 #include "engine/cpu/self_check.h"
 
-#include <cpuid.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/engine/lowered_avx512.h"
+#include "engine/cpu/arch.h"
 
 namespace lockstep::engine {
 namespace {
@@ -111,24 +110,6 @@ TEST(SelfCheckTest, NamesTheWrongKernel) {
   half.narrow_bf16 = CutInsteadOfRounded;
   tables.half = &half;
   EXPECT_EQ(FirstWrongKernel(tables), "narrow_bf16");
-}
-
-// clang 14's __builtin_cpu_supports does not know it.
-bool HasF16c() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-}
-
-TEST(SelfCheckTest, LoopsOfSixteenLanesAreRight) {
-  if (CpuIsa() < Isa::kAvx2 || !HasF16c()) {
-    GTEST_SKIP() << "this CPU has no AVX2 and F16C";
-  }
-  const KernelTables lowered = {&simd::kLoweredKernels, &simd::kLoweredRowKernels,
-                                &simd::kLoweredOptimKernels, &simd::kLoweredImage,
-                                &simd::kLoweredHalfKernels};
-  EXPECT_EQ(lowered.simd->tile_columns, SimdFor(Isa::kAvx512Bf16).tile_columns);
-  EXPECT_EQ(lowered.simd->tile_rows, SimdFor(Isa::kAvx512Bf16).tile_rows);
-  EXPECT_EQ(FirstWrongKernel(lowered), "");
 }
 
 // This CPU's kernels stand for those of a set that it need not have.

@@ -36,7 +36,7 @@ inline TrainSpec NormedCnn() {
 
 inline TrainSpec TinyResnet() {
   TrainSpec spec = NormedCnn();
-  spec.model = ResnetSpec{.depth = 18, .cifar_stem = true, .zero_init = false, .width = 3};
+  spec.model = ResnetSpec{.depth = 18, .stem = "cifar", .zero_init = false, .width = 3};
   return spec;
 }
 

@@ -2,14 +2,14 @@
 #include "engine/cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
-#include <xmmintrin.h>
 
+#include <cfenv>
 #include <limits>
 #include <numeric>
 #include <thread>
 #include <vector>
 
-#include "engine/device/numerics.h"
+#include "engine/cpu/numerics.h"
 
 namespace lockstep::engine {
 namespace {
@@ -55,7 +55,7 @@ TEST_P(ThreadPoolTest, TheCallerTakesPartZero) {
 }
 
 TEST_P(ThreadPoolTest, ItsThreadsFlushDenormals) {
-  _mm_setcsr(_mm_getcsr() & ~0x8040u);
+  std::fesetenv(FE_DFL_ENV);
   ThreadPool pool(GetParam());
   std::vector<float> halves(static_cast<size_t>(pool.threads()), -1);
   pool.Run([&](int index) {

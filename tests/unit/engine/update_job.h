@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -39,6 +40,22 @@ inline std::vector<std::pair<std::string, OptimizerSpec>> AllOptimizers() {
           {"adamw", AdamSpec{.lr = 1e-2, .weight_decay = 0.1, .decoupled = true}},
           {"lamb", LambSpec{.lr = 1e-2}},
           {"muon", muon}};
+}
+
+// Gradients of `steps` steps, made on the CPU: a GPU's lie alike. The third is not finite.
+inline std::vector<std::vector<float>> GradientsOf(TrainSpec spec, int steps) {
+  spec.device = DeviceKind::kCpu;
+  spec.shard_moments = spec.offload_moments = false;
+  Job job(spec);
+  const auto count = static_cast<size_t>(job.plan->gradient_count());
+  std::vector<std::vector<float>> made;
+  for (int step = 1; step <= steps; ++step) {
+    Pages sum(count * 4);
+    job.SumShards(step, 0, spec.shards, sum.floats());
+    if (step == 3) sum.floats()[100] = std::numeric_limits<float>::infinity();
+    made.emplace_back(sum.floats(), sum.floats() + count);
+  }
+  return made;
 }
 
 // The reduced gradients as `workers` slices that are cut as worker.cc cuts them: anywhere at

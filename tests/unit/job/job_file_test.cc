@@ -46,8 +46,8 @@ TEST(JobFile, WorkersMayBeCountedByTheCoordinator) {
   ASSERT_TRUE(SetCounted({4, 2}, "cuda", &counted).ok());
   EXPECT_FALSE(IsUncounted(counted));
   EXPECT_EQ(WantedWorkers(counted), 6);
-  EXPECT_EQ(counted.elastic().min_workers(), 6);
-  EXPECT_EQ(counted.elastic().max_workers(), 6);
+  EXPECT_EQ(LeastWorkers(counted), 6);
+  EXPECT_EQ(MostWorkers(counted), 6);
   EXPECT_EQ(counted.train().shards(), 8);
   EXPECT_EQ(counted.resources().device(), "cuda");
 }
@@ -72,8 +72,9 @@ TEST(JobFile, FillsInDefaults) {
   const JobSpec spec = Load(std::string("resources: {nodes: 2, nproc_per_node: 4}\n") + kTrain);
   EXPECT_EQ(spec.name(), "my-job");
   EXPECT_EQ(spec.train().shards(), 8);
-  EXPECT_EQ(spec.elastic().min_workers(), 8);
-  EXPECT_EQ(spec.elastic().max_workers(), 8);
+  EXPECT_FALSE(spec.has_elastic());
+  EXPECT_EQ(LeastWorkers(spec), 8);
+  EXPECT_EQ(MostWorkers(spec), 8);
   EXPECT_EQ(spec.train().precision(), "fp32");
   EXPECT_EQ(spec.train().tail(), "carry");
   EXPECT_TRUE(spec.train().reproducible());
@@ -257,7 +258,7 @@ TEST(JobFile, OverrideWorkersKeepsTheShards) {
   JobSpec spec = Load(std::string("resources: {nproc_per_node: 4}\n") + kTrain);
   ASSERT_TRUE(OverrideWorkers(1, 2, &spec).ok());
   EXPECT_EQ(spec.resources().nproc_per_node(), 2);
-  EXPECT_EQ(spec.elastic().max_workers(), 2);
+  EXPECT_EQ(MostWorkers(spec), 2);
   EXPECT_EQ(spec.train().shards(), 4);
   const absl::Status status = OverrideWorkers(1, 8, &spec);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -265,22 +266,58 @@ TEST(JobFile, OverrideWorkersKeepsTheShards) {
   EXPECT_EQ(spec.resources().nproc_per_node(), 2);
 }
 
-TEST(JobFile, FlagsLeaveTheFewestWorkersThatTheFileStates) {
-  const auto bounds = [](const std::string& elastic, const WorkerFlags& flags) {
-    const LoadResult loaded =
-        ParseJob("resources: {nproc_per_node: 4}\n" + elastic + kTrain + "  shards: 8\n", "x.yaml",
-                 {}, flags);
-    EXPECT_TRUE(loaded.ok() && loaded.admission.ok()) << loaded.FormatErrors();
-    return std::pair(loaded.spec.elastic().min_workers(), loaded.spec.elastic().max_workers());
+TEST(JobFile, TheBoundsThatTheFileStatesStayWhateverItsNumberOfWorkersBecomes) {
+  struct Case {
+    std::string elastic;
+    int least, most;                                   // of the file's four workers,
+    int eight_least, eight_most, two_least, two_most;  // and when they become eight, or two
   };
-  WorkerFlags two_hosts;
-  two_hosts.nodes = 2;
-  WorkerFlags fewer;
-  fewer.nproc_per_node = 2;
-  EXPECT_EQ(bounds("", two_hosts), std::pair(8, 8));
-  EXPECT_EQ(bounds("elastic: {min_workers: 4}\n", two_hosts), std::pair(4, 8));
-  EXPECT_EQ(bounds("elastic: {min_workers: 2, max_workers: 4}\n", two_hosts), std::pair(2, 8));
-  EXPECT_EQ(bounds("elastic: {min_workers: 4}\n", fewer), std::pair(2, 2));
+  const std::vector<Case> cases = {
+      {"", 4, 4, 8, 8, 2, 2},
+      {"min_workers: 2", 2, 4, 2, 8, 2, 2},
+      {"min_workers: 4", 4, 4, 4, 8, 2, 2},
+      {"max_workers: 4", 4, 4, 8, 8, 2, 4},
+      {"max_workers: 6", 4, 6, 8, 8, 2, 6},
+      {"min_workers: 2, max_workers: 4", 2, 4, 2, 8, 2, 4},
+      {"min_workers: 4, max_workers: 4", 4, 4, 4, 8, 2, 4},
+      {"min_workers: 1, max_workers: 8", 1, 8, 1, 8, 1, 8},
+  };
+  const auto bounds = [](const JobSpec& spec) {
+    return std::pair(LeastWorkers(spec), MostWorkers(spec));
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.elastic);
+    const auto load = [&](const std::string& procs, const WorkerFlags& flags) {
+      const LoadResult loaded = ParseJob("resources: {nproc_per_node: " + procs + "}\nelastic: {" +
+                                             each.elastic + "}\n" + kTrain + "  shards: 8\n",
+                                         "x.yaml", {}, flags);
+      EXPECT_TRUE(loaded.ok() && loaded.admission.ok()) << loaded.FormatErrors();
+      return loaded.spec;
+    };
+    const std::pair eight(each.eight_least, each.eight_most), two(each.two_least, each.two_most);
+    const JobSpec file = load("4", {});
+    EXPECT_EQ(bounds(file), std::pair(each.least, each.most));
+    // By flags.
+    WorkerFlags flags;
+    flags.nodes = 2;
+    EXPECT_EQ(bounds(load("4", flags)), eight);
+    flags = {};
+    flags.nproc_per_node = 2;
+    EXPECT_EQ(bounds(load("4", flags)), two);
+    // By the hosts that are named (a:4,b:4), or by the GPUs that are counted.
+    for (const JobSpec& spec : {file, load("gpu", {})}) {
+      JobSpec counted = spec;
+      ASSERT_TRUE(SetCounted({4, 4}, "cuda", &counted).ok());
+      EXPECT_EQ(bounds(counted), eight);
+      counted = spec;
+      ASSERT_TRUE(SetCounted({1, 1}, "cuda", &counted).ok());
+      EXPECT_EQ(bounds(counted), two);
+    }
+    // The resolved file says as much as the file.
+    WorkerFlags wider;
+    wider.nodes = 2;
+    EXPECT_EQ(bounds(ParseJob(ToYaml(file), "x.yaml", {}, wider).spec), eight);
+  }
 }
 
 TEST(JobFile, RanksOfEachHostStandForTheirNumbers) {
@@ -288,7 +325,7 @@ TEST(JobFile, RanksOfEachHostStandForTheirNumbers) {
   EXPECT_EQ(spec.resources().nodes(), 2);
   EXPECT_EQ(spec.resources().nproc_per_node(), 3);
   EXPECT_EQ(spec.train().shards(), 4);
-  EXPECT_EQ(spec.elastic().min_workers(), 4);
+  EXPECT_EQ(LeastWorkers(spec), 4);
   // What is written out is read again.
   const LoadResult again = ParseJob(ToYaml(spec), "x.yaml", {});
   ASSERT_TRUE(again.ok()) << again.FormatErrors();
@@ -319,7 +356,7 @@ TEST(JobFile, FlagsAreAppliedBeforeTheRulesAreChecked) {
   ASSERT_TRUE(fewer.ok()) << fewer.FormatErrors();
   EXPECT_TRUE(fewer.admission.ok()) << fewer.admission;
   EXPECT_EQ(fewer.spec.resources().nproc_per_node(), 2);
-  EXPECT_EQ(fewer.spec.elastic().max_workers(), 2);
+  EXPECT_EQ(MostWorkers(fewer.spec), 2);
   EXPECT_EQ(fewer.spec.train().shards(), 2);
   // Shards that are not written are still the file's workers.
   EXPECT_EQ(ParseJob(file, "x.yaml", {}, flags).spec.train().shards(), 4);

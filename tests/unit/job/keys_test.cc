@@ -115,8 +115,22 @@ const std::map<std::string, std::string>& Readers() {
   return *readers;
 }
 
-// The models, data sets, optimizers and schedules.
+// The data sets, optimizers and schedules.
 constexpr char kPlanReader[] = "worker/setup/job_plan.cc";
+// The layers of a model.
+constexpr char kLayerReader[] = "worker/setup/model_plan.cc";
+// The models and their fields, read by these names: worker_model_plan_test sees that each gets
+// there.
+constexpr char kModelReader[] = "engine/model_spec.h";
+
+// Who reads the field where Readers() names nobody.
+const char* UsualReader(const std::string& message) {
+  if (Model::descriptor()->name() == message) return kModelReader;
+  for (int i = 0; i < Model::descriptor()->field_count(); ++i) {
+    if (Model::descriptor()->field(i)->message_type()->name() == message) return kModelReader;
+  }
+  return absl::EndsWith(message, "Layer") ? kLayerReader : kPlanReader;
+}
 
 // Returns what has to stand beside a key so that it may be written; by the beginning of its path.
 const std::map<std::string, Sets>& Beside() {
@@ -261,7 +275,7 @@ class Walk {
     const std::string message = field.containing_type()->name();
     const std::string name = absl::StrCat(message, ".", field.name());
     const auto row = Readers().count(name) ? Readers().find(name) : Readers().find(message);
-    std::string reader = row == Readers().end() ? kPlanReader : row->second;
+    std::string reader = row == Readers().end() ? UsualReader(message) : row->second;
     const bool all = absl::EndsWith(reader, " *");
     if (all) reader.resize(reader.size() - 2);
     std::ifstream in(absl::StrCat(LOCKSTEP_SOURCE_DIR "/", reader));
@@ -272,6 +286,13 @@ class Walk {
       kind += word.substr(1);
     }
     bool read = all && absl::StrContains(text, message + "::descriptor()");
+    if (reader == kModelReader) {
+      const bool model = message == Model::descriptor()->name();
+      read = absl::StrContains(
+          text, absl::StrCat(model ? "kName[] = \"" : "visit(\"", field.name(), "\""));
+      EXPECT_TRUE(read) << reader << " has no " << message << "." << field.name();
+      return;
+    }
     for (const char* before : {".", "->", ".has_", ".mutable_"}) {
       read |= absl::StrContains(text, absl::StrCat(before, field.name(), "("));
     }

@@ -206,7 +206,8 @@ TEST(ResultTest, Json) {
       R"("samples_per_second":240000,"eval":{"loss":0.3,"accuracy":0.884,"top5_accuracy":0.995,)"
       R"("samples":10000,"step":0,"epoch":0,"seconds":0,"ema":null},"generations":1,"restarts":0,"faults":[{"rank":2,)"
       R"("host":"a","pid":812,"cause":"killed by SIGKILL","exit_code":0,"signal":9,)"
-      R"("victims":[0,1],"generation":1,"detect_ms":0.5,"to_next_step_ms":0,"steps_lost":0,)"
+      R"("victims":[0,1],"generation":1,"detect_ms":0.5,"rendezvous_ms":0,"restore_ms":0,)"
+      R"("to_next_step_ms":0,"replay_ms":0,"steps_lost":0,)"
       R"("last_lines":["loading \"x\""]}],"peak_rss_bytes":[104857600,105906176],)"
       R"("model":{"path":"runs/mlp-1/model/model.safetensors","sha256":"ab"},)"
       R"("run_dir":"runs/mlp-1"})"
@@ -261,11 +262,21 @@ TEST(TablesTest, WhatFailuresCostIsSaidOfAJobThatHasEndedToo) {
   fault.set_cause("exited with code 7");
   fault.set_detect_ms(2);
   fault.set_rendezvous_ms(9);
+  fault.set_restore_ms(15);
   fault.set_to_next_step_ms(30);
+  fault.set_replay_ms(36);
   fault.set_steps_lost(4);
+  // Of one that an earlier version has seen.
+  Fault& before = *response.add_faults();
+  before.set_rank(2);
+  before.set_host("b");
+  before.set_cause("left");
+  before.set_rendezvous_ms(9);
+  before.set_to_next_step_ms(30);
   const std::string table =
-      "FAULT  RANK  HOST  DETECT  RENDEZVOUS  RESTORE+REPLAY  STEPS  CAUSE\n"
-      "1      1     a     2 ms    7 ms        21 ms           4      exited with code 7\n";
+      "FAULT  RANK  HOST  DETECT  RENDEZVOUS  RESTORE  REPLAY  STEPS  CAUSE\n"
+      "1      1     a     2 ms    7 ms        6 ms     21 ms   4      exited with code 7\n"
+      "2      2     b     -       9 ms        -        -       0      left\n";
   response.mutable_status()->set_state(RUNNING);
   EXPECT_THAT(DescribeText(response), testing::HasSubstr(table));
   response.mutable_status()->set_state(FAILED);

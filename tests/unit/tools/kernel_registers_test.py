@@ -26,8 +26,21 @@ class KernelRegistersTest(unittest.TestCase):
                             "ptxas info    : Used 32")
         self.assertEqual(kernel_registers.parse(text)[0], ("_Z1aPf", 32, 4096, 8, 4))
 
-    def test_registers_leave_room_for_warps(self):
-        self.assertEqual([kernel_registers.warps(number) for number in (16, 32, 33, 128, 255)], [64, 64, 51, 16, 8])
+    def entries(self):
+        one, other = kernel_registers.parse(TEXT)
+        return {("a", "A"): {"80": (one, 128), "90a": (other, 128)}, ("a", "B"): {"90a": (one, None)}}
+
+    def test_a_kernel_has_a_column_for_each_architecture(self):
+        self.assertEqual(kernel_registers.table(self.entries(), ["80", "90a"]).splitlines(), [
+            "| file | kernel | threads | shared bytes | sm_80 | sm_90a |",
+            "|---|---|---|---|---|---|",
+            "| a | `A` | 128 | 4096 | 32, 100 % | 255, 12 %, 72 bytes spilled |",
+            "| a | `B` | None | 4096 |  | 32 |"])
+
+    def test_spills_and_blocks_of_unknown_size_are_complained_of(self):
+        found = {"A": self.entries()["a", "A"]["90a"], "B": self.entries()["a", "B"]["90a"]}
+        self.assertEqual(list(kernel_registers.complaints("a", "90a", found)),
+                         ["A of a spills 72 bytes on sm_90a", "B of a has no __launch_bounds__"])
 
     def test_names_are_short(self):
         self.assertEqual(

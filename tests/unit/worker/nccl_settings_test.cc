@@ -37,6 +37,22 @@ TEST(NcclSettings, OnlyWhatIsWrittenIsSet) {
                           Pair("NCCL_B", "b")));
 }
 
+// Which adapters NCCL takes: the job's word, else the environment's, which NCCL reads itself.
+TEST(NcclSettings, TheJobsAdaptersGoBeforeTheEnvironments) {
+  ::setenv("NCCL_SOCKET_IFNAME", "eth0", 1);
+  ::setenv("NCCL_IB_HCA", "mlx5_0", 1);
+  ::setenv("NCCL_NET_GDR_LEVEL", "PHB", 1);
+  Nccl nccl;
+  nccl.set_socket_ifname("=ib0,ib1");
+  nccl.set_ib_hca("^mlx5_3:1");
+  (*nccl.mutable_env())["NCCL_IB_TC"] = "106";
+  SetNcclEnvironment(nccl, false);
+  EXPECT_EQ(std::string(std::getenv("NCCL_SOCKET_IFNAME")), "=ib0,ib1");
+  EXPECT_EQ(std::string(std::getenv("NCCL_IB_HCA")), "^mlx5_3:1");
+  EXPECT_EQ(std::string(std::getenv("NCCL_IB_TC")), "106");
+  EXPECT_EQ(std::string(std::getenv("NCCL_NET_GDR_LEVEL")), "PHB");
+}
+
 TEST(NcclSettings, SharedGpusAreNcclsUnlessTheJobSaysNo) {
   Nccl nccl;
   EXPECT_THAT(NcclVariables(nccl, true), ElementsAre(Pair("NCCL_MULTI_RANK_GPU_ENABLE", "1")));

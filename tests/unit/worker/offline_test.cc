@@ -8,11 +8,11 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/worker/small_job.h"
 #include "worker/checkpoint/model_writer.h"
 #include "worker/commands/compare.h"
 #include "worker/commands/job_report.h"
 #include "worker/commands/saved_model.h"
-#include "worker/setup/compiled_job.h"
 #include "worker/setup/memory_need.h"
 #include "worker/text/bytes_text.h"
 
@@ -20,35 +20,6 @@ namespace lockstep::worker {
 namespace {
 
 using ::testing::HasSubstr;
-
-JobSpec SmallJob() {
-  JobSpec job;
-  job.set_name("small");
-  job.mutable_resources()->set_nodes(1);
-  job.mutable_resources()->set_nproc_per_node(2);
-  job.mutable_resources()->set_cpus_per_proc(1);
-  Train& train = *job.mutable_train();
-  train.mutable_model()->mutable_mlp()->add_hidden(64);
-  SyntheticClassification& data = *train.mutable_data()->mutable_synthetic();
-  data.set_train_samples(500);
-  data.set_test_samples(130);
-  data.set_features(40);
-  data.set_classes(5);
-  train.set_global_batch(48);
-  train.set_shards(4);
-  train.set_steps(10);
-  train.mutable_optimizer()->mutable_sgd()->set_lr(0.1);
-  train.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
-  train.mutable_eval()->set_block(50);
-  return job;
-}
-
-struct Compiled {
-  explicit Compiled(const JobSpec& job)
-      : data(OpenJobData(job).value()), compiled(CompileJob(job, *data.train).value()) {}
-  JobData data;
-  CompiledJob compiled;
-};
 
 TEST(MemoryNeed, AddsUpAndAgreesWithThePlan) {
   const Compiled job(SmallJob());
@@ -76,6 +47,8 @@ TEST(MemoryNeed, GradientsAreCountedWhereTheyLie) {
   const size_t vector = static_cast<size_t>(by_host.vector_count) * 4;
   const auto buffers = static_cast<size_t>(by_host.gradient_buffers);
   EXPECT_EQ(by_host.need.gradients, buffers * vector);
+  // A second block of fifty, and two where copies to the GPU begin.
+  EXPECT_EQ(by_host.need.data, Compiled(SmallJob()).compiled.need.data + 3u * 50 * 41 * 4);
   EXPECT_EQ(by_nccl.need.gradients, 0u);
   EXPECT_EQ(by_host.need.gpu.vectors, 0u);
   EXPECT_EQ(by_nccl.need.gpu.vectors, (buffers + 1) * vector);
@@ -231,20 +204,21 @@ TEST_F(SavedModelTest, IsBuiltAgainFromItsFolder) {
   EXPECT_EQ((*model)->config().classes(), 5);
   EXPECT_EQ((*model)->config().data().synthetic().features(), 40);
   int64_t samples = 0;
-  ASSERT_TRUE((*model)
-                  ->ForEachBlock(*job.data.test,
-                                 [&](engine::Fields fields, int64_t first, int64_t valid) {
-                                   EXPECT_EQ(first, samples);
-                                   engine::EvalSums a, b;
-                                   EXPECT_TRUE(
-                                       (*model)->executor()->Evaluate(fields, valid, &a).ok());
-                                   EXPECT_TRUE(executor->Evaluate(fields, valid, &b).ok());
-                                   EXPECT_EQ(a.loss, b.loss);
-                                   EXPECT_EQ(a.correct, b.correct);
-                                   samples += valid;
-                                   return absl::OkStatus();
-                                 })
-                  .ok());
+  ASSERT_TRUE(
+      (*model)
+          ->ForEachBlock(*job.data.test,
+                         [&](const BlockReader::Block& block, const auto&) {
+                           EXPECT_EQ(block.first, samples);
+                           engine::EvalSums a, b;
+                           EXPECT_TRUE(
+                               (*model)->executor()->Evaluate(block.fields, block.valid, &a).ok());
+                           EXPECT_TRUE(executor->Evaluate(block.fields, block.valid, &b).ok());
+                           EXPECT_EQ(a.loss, b.loss);
+                           EXPECT_EQ(a.correct, b.correct);
+                           samples += block.valid;
+                           return absl::OkStatus();
+                         })
+          .ok());
   EXPECT_EQ(samples, 130);
   const auto same = SavedModel::Open(folder_ + "/model.safetensors", 1, "cpu", 0);
   ASSERT_TRUE(same.ok()) << same.status();

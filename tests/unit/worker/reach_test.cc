@@ -19,8 +19,6 @@ WorkerBootstrap At(const std::string& address) {
   return bootstrap;
 }
 
-TEST(MayBeOverHostsTest, AJobOfOneNodeIsNot) { EXPECT_FALSE(MayBeOverHosts(At("10.0.0.1"))); }
-
 TEST(MayBeOverHostsTest, AJobOfSeveralNodesIs) {
   WorkerBootstrap bootstrap = At("10.0.0.1");
   bootstrap.mutable_assignment()->mutable_spec()->mutable_resources()->set_nodes(2);
@@ -29,9 +27,8 @@ TEST(MayBeOverHostsTest, AJobOfSeveralNodesIs) {
   EXPECT_TRUE(MayBeOverHosts(bootstrap));
 }
 
-TEST(MayBeOverHostsTest, AnElasticOneMayBeWhereverThereIsRoomUnlessItHasGpus) {
+TEST(MayBeOverHostsTest, AJobOfOneNodeMayBeWhereverThereIsRoomUnlessItHasGpus) {
   WorkerBootstrap bootstrap = At("10.0.0.1");
-  bootstrap.mutable_assignment()->mutable_spec()->mutable_elastic()->set_min_workers(1);
   EXPECT_TRUE(MayBeOverHosts(bootstrap));
   bootstrap.mutable_assignment()->mutable_device()->set_kind("cuda");
   EXPECT_FALSE(MayBeOverHosts(bootstrap));

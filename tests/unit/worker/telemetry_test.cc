@@ -39,9 +39,17 @@ TEST_F(TelemetryTest, BeatsSoonWhenItIsAsked) {
   EXPECT_EQ(Last().progress().step(), 12);
   EXPECT_EQ(Last().progress_counter(), 1);
   EXPECT_FALSE(Last().has_since_first_commit());
+  EXPECT_FALSE(Last().has_since_restored());
   board_.first_commit = absl::ToUnixNanos(Clock::Real()->Now() - absl::Seconds(3));
+  board_.restored = absl::ToUnixNanos(Clock::Real()->Now() - absl::Seconds(5));
   telemetry.Flush();
   EXPECT_EQ(Last().since_first_commit().seconds(), 3);
+  EXPECT_EQ(Last().since_restored().seconds(), 5);
+  board_.EnterGeneration(5);
+  telemetry.Flush();
+  EXPECT_EQ(Last().generation(), 5);
+  EXPECT_FALSE(Last().has_since_first_commit());
+  EXPECT_FALSE(Last().has_since_restored());
 }
 
 TEST_F(TelemetryTest, SaysWhatTheWorkerIsInAndForWhomItWaits) {

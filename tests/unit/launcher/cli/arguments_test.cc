@@ -214,6 +214,7 @@ TEST(Arguments, VerbsThatLookIntoAJob) {
   EXPECT_EQ(plan.job.nproc_per_node->count, 2);
   EXPECT_EQ(plan.dump, "dot");
   EXPECT_THAT(plan.job.sets, ElementsAre("a=b"));
+  EXPECT_EQ(Parse<PlanArgs>({"plan", "j.yaml", "--device=cuda:h200"}).gpu, "h200");
   const PredictArgs predict = Parse<PredictArgs>(
       {"predict", "runs/m/model", "--inputs=x.npy", "--out=p.npy", "--threads=2"});
   EXPECT_EQ(predict.model, "runs/m/model");
@@ -381,6 +382,8 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"submit", "--follow", "--wait", "j.yaml"}, "without --no-follow, --wait and --array"},
       {{"submit", "-f", "--array=0-3", "j.yaml"}, "without --no-follow, --wait and --array"},
       {{"plan", "--dump=png", "j.yaml"}, "expected text or dot"},
+      {{"plan", "--device=cuda", "j.yaml"}, "such as cuda:h200"},
+      {{"plan", "--device=cuda:0", "j.yaml"}, "such as cuda:h200"},
       {{"compare", "--a=fused", "j.yaml"}, "needs two variants"},
       {{"compare", "--a=x", "--b=y", "--tolerance=-1", "j.yaml"}, "a number above 0"},
       {{"eval"}, "takes one model"},

@@ -155,7 +155,6 @@ TEST(ValidateVerb, FlagsAreAppliedBeforeTheRulesAreChecked) {
   std::ostringstream out, err;
   EXPECT_EQ(Validate(args, out, err), 0) << err.str();
   EXPECT_THAT(out.str(), HasSubstr("nproc_per_node: 2\n"));
-  EXPECT_THAT(out.str(), HasSubstr("max_workers: 2\n"));
   EXPECT_THAT(out.str(), HasSubstr("shards: 2\n"));
   args.job.sets = {"train.shards=2"};
   EXPECT_EQ(Validate(args, out, err), 3);

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What planning a program asks of the back end that is to run it. Thread-safety: pure functions.
+#ifndef LOCKSTEP_ENGINE_GRAPH_BACKEND_H_
+#define LOCKSTEP_ENGINE_GRAPH_BACKEND_H_
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "engine/graph/graph.h"
+
+namespace lockstep::engine {
+
+// An input that a kernel brings into an order of its own, which can be done once where the input
+// stays the same from run to run.
+struct PackedInput {
+  size_t input = 0;
+  size_t bytes = 0;
+  // The node's scratch has a place for it too, for runs that pack it each time.
+  bool in_scratch = true;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  // Bytes of scratch of the node's kernel; 0: none. REQUIRES: the op has one.
+  virtual size_t ScratchBytes(const Graph& graph, const Node& node) const = 0;
+  // Nothing: the kernel reads all its inputs where they lie.
+  virtual std::optional<PackedInput> Packs(const Graph& /*graph*/, const Node& /*node*/) const {
+    return std::nullopt;
+  }
+  // For each node the last one of those that run in one launch with it; empty: each runs alone.
+  virtual std::vector<int> Groups(const Graph& /*graph*/) const { return {}; }
+};
+
+}  // namespace lockstep::engine
+
+#endif  // LOCKSTEP_ENGINE_GRAPH_BACKEND_H_

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on emulated GPUs of several hosts (network namespaces): NCCL, the fake one, joins them, with the bits of one worker."""
+
+import os
+import re
+import signal
+import unittest
+
+import harness
+from harness import steps_that_last, wait_until
+from hosts import HostsTest
+
+GPUS = {"LOCKSTEP_CUDA_MODULE": os.environ.get("LOCKSTEP_EMULATED_MODULE", ""), "LOCKSTEP_GPUS": "GPU-a,GPU-b"}
+NCCL = dict(GPUS, LOCKSTEP_NCCL_LIBRARY=os.environ.get("LOCKSTEP_FAKE_NCCL", ""))
+HEALS = "restart: {max_restarts: 3}\nelastic: {min_workers: 1}\n"
+
+
+class GpuHosts(HostsTest):
+    def job_file(self, steps=60, extra=""):
+        text = harness.synthetic_job(
+            steps=steps, shards=4, hidden="[64, 32]", train_extra="  passes: {bucket_size: 2KiB}\n",
+            extra=f"failure_detection: 2s\n{extra}")
+        resources = "resources: {nodes: 2, nproc_per_node: 2, device: cuda}"
+        return self.write("job.yaml", re.sub(r"resources: .*", resources, text))
+
+    def alone(self, path):
+        """The sha256 of the same job on one GPU of one host, without NCCL."""
+        with open(path, encoding="utf-8") as file:
+            text = re.sub(r"resources: .*", "resources: {nproc_per_node: 1, device: cuda}", file.read())
+        own = self.write("alone/job.yaml", re.sub(r"(?m)^(elastic|restart|nccl): .*\n", "", text))
+        return self.train(own, cwd=os.path.dirname(own), env=GPUS, seconds=240)["model"]["sha256"]
+
+    def assert_good(self, job, path, expected=None):
+        status = self.end_of(job)
+        self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
+        self.assertEqual(status["result"]["model_sha256"], expected or self.alone(path))
+        return status
+
+    def no_step_lost(self, status):
+        faults = status["result"].get("faults", [])
+        self.assertGreaterEqual(len(faults), 1)
+        self.assertEqual([int(fault.get("steps_lost", 0)) for fault in faults], [0] * len(faults), status)
+
+    def members(self, job):
+        return sorted(self.describe(job)["members"], key=lambda member: member["rank"])
+
+    def logs_of(self, job):
+        text = ""
+        for folder, _, files in os.walk(os.path.join(self.dir, "runs")):
+            for name in files:
+                if f"-{job}" in folder and name.endswith(".log"):
+                    with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+                        text += file.read()
+        return text
+
+    def received(self, host, interface):
+        return int(host.run("cat", f"/sys/class/net/{interface}/statistics/rx_bytes"))
+
+    def test_nccl_joins_the_gpus_of_two_hosts(self):
+        self.up(2, 2, env=NCCL)
+        path = self.job_file()
+        job = self.submit(path)
+        expected = self.assert_good(job, path)["result"]["model_sha256"]
+        self.assertEqual([member["host"] for member in self.members(job)], ["h1", "h1", "h2", "h2"])
+        self.assertRegex(self.logs_of(job), r"gradients are reduced by NCCL \S+ on 4 GPUs \(new communicator")
+        # Without it they go through the hosts' memory, to the same bits.
+        job = self.submit("--set", "nccl.use=never", path)
+        self.assert_good(job, path, expected)
+        self.assertNotIn("reduced by NCCL", self.logs_of(job))
+
+    def test_a_rank_that_is_killed_costs_no_step(self):
+        self.up(2, 2, env=NCCL)
+        path = self.job_file(steps=steps_that_last(3), extra=HEALS)
+        expected = self.alone(path)
+        for rank in (0, 3):
+            job = self.submit(path)
+            wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
+            os.kill(int(self.members(job)[rank]["pid"]), signal.SIGKILL)
+            self.no_step_lost(self.assert_good(job, path, expected))
+            self.assertRegex(self.logs_of(job), r"on 3 GPUs \(shrunk communicator")
+
+    def test_a_host_that_loses_its_power_costs_no_step(self):
+        hosts = self.up(2, 2, 0, env=NCCL)
+        path = self.job_file(steps=steps_that_last(3), extra=HEALS)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
+        hosts[1].power_off()
+        self.join(hosts[2], 2, env=NCCL)
+        self.no_step_lost(self.assert_good(job, path))
+        self.assertEqual({member["host"] for member in self.members(job)}, {"h1", "h3"})
+
+    def test_the_job_names_the_interface_else_the_environment_does(self):
+        hosts = self.make_network("h1", "h2")
+        self.network.add_second()
+        self.start_head()
+        environment = dict(NCCL, NCCL_SOCKET_IFNAME="eth7")  # there is none
+        self.agents = [self.join(host, 2, "--interfaces=eth0", env=environment) for host in hosts]
+        self.await_nodes(2)
+        path = self.job_file(extra="nccl: {use: always, socket_ifname: eth1, env: {NCCL_SOCKET_FAMILY: AF_INET}}\n")
+        before = self.received(hosts[1], "eth1")
+        self.assert_good(self.submit(path), path)
+        gradients = 4 * (40 * 64 + 64 * 32 + 32 * 5)
+        self.assertGreater(self.received(hosts[1], "eth1") - before, 60 * gradients // 2)
+        job = self.submit(self.job_file(extra="nccl: {use: always}\nrestart: {max_restarts: 0}\n"))
+        status = self.end_of(job)
+        self.assertEqual(status["state"], "FAILED")
+        self.assertRegex(status["reason"], "NCCL says: invalid usage|rank 0 has no id for NCCL's communicator")
+        self.assertIn("NCCL says: invalid usage", self.logs_of(job))
+
+    def test_a_host_without_nccl_is_named(self):
+        first, second = self.make_network("h1", "h2")
+        self.start_head()
+        self.agents = [self.join(first, 2, env=NCCL), self.join(second, 2, env=GPUS)]
+        self.await_nodes(2)
+        path = self.job_file(extra="restart: {max_restarts: 0}\n")
+        status = self.end_of(self.submit(path))
+        self.assertEqual(status["state"], "FAILED")
+        self.assertRegex(status["reason"], r"rank [02] \(h[12]\) compiled another plan than rank [02] \(h[12]\): .*"
+                                           "which reduces gradients by NCCL")
+        path = self.job_file(extra="nccl: {use: never}\n")
+        self.assert_good(self.submit(path), path)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
