@@ -42,8 +42,8 @@ class ControlPlane {
   // call.
   virtual void RestartNumbering() = 0;
 
-  // Aborted when the generation was aborted or a peer is known to be dead; names the peer. Does not
-  // block.
+  // Aborted when the generation was aborted, a peer is known to be dead, or one has left that had
+  // not completed the newest call; names the peer. Does not block.
   virtual absl::Status CheckAlive() const = 0;
 };
 

@@ -50,12 +50,14 @@ absl::Status HostsCommunicator::EndCall(const Operation& operation, absl::Status
     Link* const link = context_.mesh->link(rank);
     if (link->heard.sequence <= sequence_) link->completed = link->heard;
   }
+  context_.mesh->NoteCompleted(sequence_);
   return status;
 }
 
 void HostsCommunicator::RestartNumbering() {
   group_.local->RestartNumbering();
   sequence_ = 0;
+  context_.mesh->NoteCompleted(0);
   // What peers told of calls with the numbers that come again.
   for (const int rank : context_.mesh->ranks()) {
     Link* const link = context_.mesh->link(rank);
@@ -68,7 +70,10 @@ void HostsCommunicator::RestartNumbering() {
 absl::Status HostsCommunicator::CheckAlive() const {
   LS_RETURN_IF_ERROR(group_.local->CheckAlive());
   TakeBack();
-  return context_.mesh->Poll();
+  absl::Status status = context_.mesh->Poll();
+  // Whoever has completed the call at hand has given its part of it: its leaving ends the next one.
+  if (context_.mesh->LeftAfter(status, sequence_)) return absl::OkStatus();
+  return status;
 }
 
 }  // namespace lockstep

@@ -93,6 +93,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclTransport::Connect(const Group
         membership.group,
         ConnectNccl(control.get(), spec.members[static_cast<size_t>(spec.rank)], deadline));
   }
+  // Whoever is there may leave at once: nobody looks after the others in what they still wait for.
+  LS_RETURN_IF_ERROR(control->Barrier(deadline));
   control->control_plane()->RestartNumbering();
   membership.control = std::move(control);
   return std::make_unique<NcclCommunicator>(std::move(membership));

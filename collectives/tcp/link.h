@@ -85,6 +85,7 @@ class Link {
   // ---- what the peer told ----
   bool said_goodbye = false;
   bool last_words_read = false;
+  int64_t left_after = 0;  // the newest call that it had completed when it said goodbye
   int64_t committed = -1;
   Operation heard;           // the newest call that it made
   Operation completed;       // the newest of them that this rank completed too

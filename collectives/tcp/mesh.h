@@ -77,6 +77,11 @@ class Mesh {
   // Sends a small frame to every peer, or to one, as soon as that can be done; does not block.
   void Tell(const FrameHeader& header, const std::string& payload = "");
   void Tell(int rank, const FrameHeader& header, std::string payload = "");
+  // This rank has completed the numbered call `call`: its goodbye says so.
+  void NoteCompleted(int64_t call) { completed_ = call; }
+  // Whether `status`, an error of this mesh, only tells of a peer that left after it had completed
+  // the numbered call `call`.
+  bool LeftAfter(const absl::Status& status, int64_t call) const;
   // The last thing: tells all peers why this rank leaves. Does not block; the connections are
   // closed with the mesh, which waits a moment for peers that have not got it (farewells.h).
   void Leave(const absl::Status& status);
@@ -118,6 +123,7 @@ class Mesh {
   UniqueFd epoll_;
   UniqueFd nudge_;  // what Wake writes
   absl::Status failed_;
+  int64_t completed_ = 0;
   bool left_ = false;
   absl::Time left_at_;
   std::vector<bool> hung_up_;  // by rank

@@ -30,6 +30,7 @@ constexpr int kUnanswered = 3;
 
 absl::Status Mesh::OnGoodbye(Link* link, const Goodbye& goodbye) {
   link->said_goodbye = true;
+  link->left_after = goodbye.completed;
   const int rank = link->rank();
   link->Close();
   if (goodbye.code == absl::StatusCode::kOk) return absl::OkStatus();
@@ -114,6 +115,12 @@ absl::Status Mesh::CheckSilence(absl::Time now) {
   return absl::OkStatus();
 }
 
+bool Mesh::LeftAfter(const absl::Status& status, int64_t call) const {
+  const GroupEnd end = EndOf(status);
+  return end.cause == EndCause::kPeerLeft && end.rank >= 0 && link(end.rank) != nullptr &&
+         link(end.rank)->left_after >= call;
+}
+
 void Mesh::Leave(const absl::Status& status) {
   if (std::exchange(left_, true)) return;
   if (failed_.ok()) {
@@ -123,7 +130,8 @@ void Mesh::Leave(const absl::Status& status) {
   std::vector<Link*> links;
   for (const int rank : ranks_) links.push_back(link(rank));
   const GroupEnd end = EndOf(status);
-  farewells_.Send({status.code(), end, std::string(status.message())}, links, end.lost_rank());
+  farewells_.Send({status.code(), end, std::string(status.message()), completed_}, links,
+                  end.lost_rank());
 }
 
 Mesh::~Mesh() {

@@ -133,6 +133,7 @@ FrameHeader GoodbyeFrame(const Goodbye& goodbye, std::string* payload) {
   *payload = goodbye.text.substr(0, kMostText);
   FrameHeader header;
   header.kind = FrameKind::kGoodbye;
+  header.operation.sequence = goodbye.completed;
   header.part = static_cast<uint32_t>(goodbye.code);
   header.offset =
       static_cast<uint64_t>(goodbye.end.cause) << 32 | static_cast<uint32_t>(goodbye.end.rank);
@@ -149,6 +150,7 @@ Goodbye ParseGoodbye(const FrameHeader& header, const std::string& payload) {
       std::min<uint64_t>(header.offset >> 32, static_cast<uint64_t>(EndCause::kDamaged)));
   goodbye.end.rank = static_cast<int32_t>(header.offset & 0xffffffff);
   goodbye.text = payload;
+  goodbye.completed = header.operation.sequence;
   return goodbye;
 }
 

@@ -60,6 +60,7 @@ struct Goodbye {
   absl::StatusCode code = absl::StatusCode::kOk;
   GroupEnd end;
   std::string text;
+  int64_t completed = 0;  // the newest numbered call that it has completed; 0: none
 };
 // Header and payload of the frame.
 FrameHeader GoodbyeFrame(const Goodbye& goodbye, std::string* payload);

@@ -90,13 +90,14 @@ TEST(WireTest, WhatNobodySendsIsRefused) {
 }
 
 TEST(WireTest, AGoodbyeTellsWhy) {
-  const Goodbye goodbye{absl::StatusCode::kAborted, {EndCause::kPeerDied, 5}, "rank 5 died"};
+  const Goodbye goodbye{absl::StatusCode::kAborted, {EndCause::kPeerDied, 5}, "rank 5 died", 12};
   std::string payload;
   const FrameHeader header = GoodbyeFrame(goodbye, &payload);
   const Goodbye back = ParseGoodbye(header, payload);
   EXPECT_EQ(back.code, goodbye.code);
   EXPECT_EQ(back.end, goodbye.end);
   EXPECT_EQ(back.text, goodbye.text);
+  EXPECT_EQ(back.completed, 12);
 }
 
 TEST(AddressTest, NumericAddressesOfBothFamilies) {
