@@ -79,8 +79,8 @@ class Mesh {
   void Tell(int rank, const FrameHeader& header, std::string payload = "");
   // This rank has completed the numbered call `call`: its goodbye says so.
   void NoteCompleted(int64_t call) { completed_ = call; }
-  // Whether `status`, an error of this mesh, only tells of a peer that left after it had completed
-  // the numbered call `call`.
+  // Returns whether `status`, an error of this mesh, only tells of a peer that left after it had
+  // completed the numbered call `call`.
   bool LeftAfter(const absl::Status& status, int64_t call) const;
   // The last thing: tells all peers why this rank leaves. Does not block; the connections are
   // closed with the mesh, which waits a moment for peers that have not got it (farewells.h).
