@@ -7,6 +7,7 @@
 
 #include "engine/graph/op.h"
 #include "engine/ops/ops.h"
+#include "engine/passes/graph_matcher.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -15,7 +16,7 @@ namespace {
 class ActivationFusion {
  public:
   explicit ActivationFusion(const Graph& graph)
-      : graph_(graph), readers_(graph.Readers()), rewriter_(&graph) {}
+      : graph_(graph), match_(&graph), rewriter_(&graph) {}
 
   Graph Run() {
     const int count = static_cast<int>(graph_.nodes().size());
@@ -32,16 +33,12 @@ class ActivationFusion {
   }
 
  private:
-  bool Is(int id, const OpDef& op) const { return graph_.node(id).op == &op; }
-  const std::vector<int>& Readers(int id) const { return readers_[static_cast<size_t>(id)][0]; }
-
   // Notes `id` if it is an activation that goes into the product before it.
   void Find(int id) {
-    if (!Is(id, ops::kGelu) && !Is(id, ops::kSilu)) return;
+    if (!match_.Is(id, ops::kGelu) && !match_.Is(id, ops::kSilu)) return;
     const int linear = graph_.node(id).inputs[0].node;
-    const Node& product = graph_.node(linear);
-    if (!Is(linear, ops::kLinear) || product.attrs.String("activation", "none") != "none") return;
-    if (Readers(linear).size() != 1) return;
+    if (!match_.Is(linear, ops::kLinear) || !match_.IsPlain(linear)) return;
+    if (match_.Readers(linear).size() != 1) return;
     absorbed_.insert(linear);
     activations_.insert(id);
   }
@@ -57,7 +54,7 @@ class ActivationFusion {
   }
 
   const Graph& graph_;
-  const std::vector<std::vector<std::vector<int>>> readers_;
+  const GraphMatcher match_;
   Rewriter rewriter_;
   std::set<int> activations_;
   std::set<int> absorbed_;  // their products

@@ -8,6 +8,7 @@
 
 #include "engine/graph/op.h"
 #include "engine/ops/ops.h"
+#include "engine/passes/graph_matcher.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -16,13 +17,13 @@ namespace {
 class EpilogueFusion {
  public:
   EpilogueFusion(const Graph& graph, const EpilogueOptions& options)
-      : graph_(graph), options_(options), readers_(graph.Readers()), rewriter_(&graph) {}
+      : graph_(graph), options_(options), match_(&graph), rewriter_(&graph) {}
 
   Graph Run() {
     const int count = static_cast<int>(graph_.nodes().size());
     for (int id = 0; id < count; ++id) {
-      if (options_.gelu && Is(id, ops::kGelu)) FindGelu(id);
-      if (options_.sums && Is(id, ops::kBiasBackward)) FindSums(id);
+      if (options_.gelu && match_.Is(id, ops::kGelu)) FindGelu(id);
+      if (options_.sums && match_.Is(id, ops::kBiasBackward)) FindSums(id);
     }
     for (int id = 0; id < count; ++id) {
       if (absorbed_.contains(id)) continue;
@@ -40,22 +41,17 @@ class EpilogueFusion {
   }
 
  private:
-  bool Is(int id, const OpDef& op) const { return graph_.node(id).op == &op; }
-  const std::vector<int>& Readers(int id) const { return readers_[static_cast<size_t>(id)][0]; }
-  bool IsOutput(int reader) const { return reader >= static_cast<int>(graph_.nodes().size()); }
-
   // Notes `id` if it and its gradient go into the products before them.
   void FindGelu(int id) {
     const Node& gelu = graph_.node(id);
     if (gelu.attrs.String("approximate") != "tanh") return;
     const int linear = gelu.inputs[0].node;
-    const Node& product = graph_.node(linear);
-    if (!Is(linear, ops::kLinear) || product.attrs.String("activation", "none") != "none") return;
-    if (product.inputs.size() == 4) return;
+    if (!match_.Is(linear, ops::kLinear) || !match_.IsPlain(linear)) return;
+    if (graph_.node(linear).inputs.size() == 4) return;
     int backward = -1;
-    for (const int reader : Readers(linear)) {
+    for (const int reader : match_.Readers(linear)) {
       if (reader == id) continue;
-      if (IsOutput(reader) || backward >= 0 || !IsGradient(id, reader)) return;
+      if (backward >= 0 || !IsGradient(id, reader)) return;
       backward = reader;
     }
     if (backward < 0) return;
@@ -66,19 +62,19 @@ class EpilogueFusion {
   }
   // `backward` is the gradient of `id`, of a product that nothing else reads.
   bool IsGradient(int id, int backward) const {
-    if (!Is(backward, ops::kGeluBackward)) return false;
+    if (!match_.Is(backward, ops::kGeluBackward)) return false;
     const std::vector<Value>& inputs = graph_.node(backward).inputs;
     const int product = inputs[0].node;
-    return inputs[1] == graph_.node(id).inputs[0] && Is(product, ops::kLinearBackwardInput) &&
-           graph_.node(product).inputs.size() == 2 && Readers(product).size() == 1;
+    return inputs[1] == graph_.node(id).inputs[0] &&
+           match_.Is(product, ops::kLinearBackwardInput) &&
+           graph_.node(product).inputs.size() == 2 && match_.Readers(product).size() == 1;
   }
 
   // Notes the sums `id` if a product before them reads the same gradient.
   void FindSums(int id) {
     const Value dy = graph_.node(id).inputs[0];
-    for (const int reader :
-         readers_[static_cast<size_t>(dy.node)][static_cast<size_t>(dy.output)]) {
-      if (reader >= id || !Is(reader, ops::kLinearBackwardWeight) || sums_.contains(reader))
+    for (const int reader : match_.Readers(dy.node, dy.output)) {
+      if (reader >= id || !match_.Is(reader, ops::kLinearBackwardWeight) || sums_.contains(reader))
         continue;
       sums_[reader] = id;
       absorbed_.insert(id);
@@ -122,7 +118,7 @@ class EpilogueFusion {
 
   const Graph& graph_;
   const EpilogueOptions options_;
-  const std::vector<std::vector<std::vector<int>>> readers_;
+  const GraphMatcher match_;
   Rewriter rewriter_;
   std::set<int> forward_;    // activations
   std::set<int> backward_;   // their gradients

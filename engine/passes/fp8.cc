@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "common/check.h"
 #include "engine/ops/ops.h"
+#include "engine/passes/graph_matcher.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -39,8 +40,7 @@ std::string LastWeight(const Graph& graph, Value logits) {
 
 class Fp8Pass {
  public:
-  explicit Fp8Pass(const Graph& graph)
-      : graph_(graph), readers_(graph.Readers()), rewriter_(&graph) {}
+  explicit Fp8Pass(const Graph& graph) : graph_(graph), match_(&graph), rewriter_(&graph) {}
 
   Graph Run() {
     for (int id = 0; id < static_cast<int>(graph_.nodes().size()); ++id) {
@@ -57,9 +57,9 @@ class Fp8Pass {
   // A cast that is there for factors alone which are rounded from what it takes.
   bool IsReplaced(int id) const {
     if (!Is(graph_.node(id), ops::kCast)) return false;
-    const std::vector<int>& readers = readers_[static_cast<size_t>(id)][0];
+    const std::vector<int>& readers = match_.Readers(id);
     for (const int reader : readers) {
-      if (reader >= static_cast<int>(graph_.nodes().size())) return false;  // an output
+      if (match_.IsOutput(reader)) return false;
       const Node& node = graph_.node(reader);
       if (!IsMarked(node)) return false;
       for (size_t i = 2; i < node.inputs.size(); ++i) {
@@ -96,7 +96,7 @@ class Fp8Pass {
   }
 
   const Graph& graph_;
-  const std::vector<std::vector<std::vector<int>>> readers_;
+  const GraphMatcher match_;
   Rewriter rewriter_;
   std::map<std::pair<Value, std::string>, Value> rounded_;
 };

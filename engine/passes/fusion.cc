@@ -9,6 +9,7 @@
 #include "engine/graph/op.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/activation_fusion.h"
+#include "engine/passes/graph_matcher.h"
 #include "engine/passes/head_fusion.h"
 #include "engine/passes/image_fusion.h"
 #include "engine/passes/pool_fusion.h"
@@ -20,7 +21,7 @@ namespace {
 class Fusion {
  public:
   Fusion(const Graph& graph, const FusionOptions& options)
-      : graph_(graph), options_(options), readers_(graph.Readers()), rewriter_(&graph) {}
+      : graph_(graph), options_(options), match_(&graph), rewriter_(&graph) {}
 
   Graph Run() {
     FindPairs();
@@ -37,29 +38,22 @@ class Fusion {
   }
 
  private:
-  bool Is(int id, const OpDef& op) const { return graph_.node(id).op == &op; }
-  // The only reader of the only output of `id`, or -1.
-  int OnlyReader(int id) const {
-    const auto& readers = readers_[static_cast<size_t>(id)];
-    if (readers.size() != 1 || readers[0].size() != 1) return -1;
-    return readers[0][0] < static_cast<int>(graph_.nodes().size()) ? readers[0][0] : -1;
-  }
-
   void FindPairs() {
     const int count = static_cast<int>(graph_.nodes().size());
     for (int id = 0; id < count; ++id) {
-      const int reader = OnlyReader(id);
-      const bool plain = graph_.node(id).attrs.String("activation", "none") == "none";
-      if (options_.relu && Is(id, ops::kLinear) && plain && reader >= 0 && Is(reader, ops::kRelu)) {
+      const int reader = match_.OnlyReader(id);
+      if (options_.relu && match_.Is(id, ops::kLinear) && match_.IsPlain(id) && reader >= 0 &&
+          match_.Is(reader, ops::kRelu)) {
         Pair(reader, id, id);
       }
-      if (options_.relu && Is(id, ops::kLinearBackwardInput) &&
-          graph_.node(id).inputs.size() == 2 && reader >= 0 && Is(reader, ops::kReluBackward) &&
-          graph_.node(reader).inputs[0].node == id) {
+      if (options_.relu && match_.Is(id, ops::kLinearBackwardInput) &&
+          graph_.node(id).inputs.size() == 2 && reader >= 0 &&
+          match_.Is(reader, ops::kReluBackward) && graph_.node(reader).inputs[0].node == id) {
         Pair(reader, id, id);
       }
-      if (options_.loss && Is(id, ops::kSoftmaxCrossEntropyBackward)) PairLoss(id);
-      if (reader >= 0 && Is(reader, ops::kAdd) && !heads_.contains(reader) && TakesAddend(id)) {
+      if (options_.loss && match_.Is(id, ops::kSoftmaxCrossEntropyBackward)) PairLoss(id);
+      if (reader >= 0 && match_.Is(reader, ops::kAdd) && !heads_.contains(reader) &&
+          TakesAddend(id)) {
         Pair(reader, id, id);
       }
     }
@@ -68,12 +62,11 @@ class Fusion {
   // An embedding's gradient is added to a base that is no activation: that of a tied weight.
   bool TakesAddend(int id) const {
     const size_t operands = graph_.node(id).inputs.size();
-    return (options_.residuals && Is(id, ops::kDropout) && operands == 2) ||
-           (options_.residuals && Is(id, ops::kLayerNormBackwardInput) && operands == 5) ||
-           (options_.residuals && Is(id, ops::kEmbeddingBackward) && operands == 2) ||
-           (options_.addends && Is(id, ops::kLinearBackwardInput) && operands == 2) ||
-           (options_.addends && Is(id, ops::kLinear) && operands == 3 &&
-            graph_.node(id).attrs.String("activation", "none") == "none");
+    return (options_.residuals && match_.Is(id, ops::kDropout) && operands == 2) ||
+           (options_.residuals && match_.Is(id, ops::kLayerNormBackwardInput) && operands == 5) ||
+           (options_.residuals && match_.Is(id, ops::kEmbeddingBackward) && operands == 2) ||
+           (options_.addends && match_.Is(id, ops::kLinearBackwardInput) && operands == 2) ||
+           (options_.addends && match_.Is(id, ops::kLinear) && operands == 3 && match_.IsPlain(id));
   }
   // `head` is emitted fused with `other`; `gone` is not emitted.
   void Pair(int head, int other, int gone) {
@@ -83,7 +76,7 @@ class Fusion {
   void PairLoss(int backward) {
     const Node& node = graph_.node(backward);
     for (int id = 0; id < backward; ++id) {
-      if (!Is(id, ops::kSoftmaxCrossEntropy) || heads_.contains(id)) continue;
+      if (!match_.Is(id, ops::kSoftmaxCrossEntropy) || heads_.contains(id)) continue;
       const Node& forward = graph_.node(id);
       const bool same = forward.inputs[0] == node.inputs[0] && forward.inputs[1] == node.inputs[1];
       // The seed must be there when the loss is computed.
@@ -98,8 +91,8 @@ class Fusion {
   // The first sum over the rows of the gradient is made as they are.
   void FindBias(int head, int backward) {
     if (!options_.loss_bias) return;
-    for (const int reader : readers_[static_cast<size_t>(backward)][0]) {
-      if (reader >= static_cast<int>(graph_.nodes().size()) || !Is(reader, ops::kBiasBackward)) {
+    for (const int reader : match_.Readers(backward)) {
+      if (!match_.Is(reader, ops::kBiasBackward)) {
         continue;
       }
       biases_[head] = reader;
@@ -112,24 +105,24 @@ class Fusion {
     const Node& a = graph_.node(head);
     const Node& b = graph_.node(other);
     Graph& to = rewriter_.to();
-    if (Is(head, ops::kRelu)) {
+    if (match_.Is(head, ops::kRelu)) {
       Attrs attrs = b.attrs;
       attrs.Set("activation", std::string("relu"));
       rewriter_.Replace({head, 0}, to.Add(ops::kLinear, rewriter_.Map(b.inputs), attrs, b.name));
       return;
     }
-    if (Is(head, ops::kReluBackward)) {
+    if (match_.Is(head, ops::kReluBackward)) {
       std::vector<Value> inputs = b.inputs;
       inputs.push_back(a.inputs[1]);
       rewriter_.Replace({head, 0},
                         to.Add(ops::kLinearBackwardInput, rewriter_.Map(inputs), b.attrs));
       return;
     }
-    if (Is(head, ops::kAdd)) {
+    if (match_.Is(head, ops::kAdd)) {
       std::vector<Value> inputs = b.inputs;
       inputs.push_back(a.inputs[a.inputs[0].node == other ? 1 : 0]);
       Attrs attrs = b.attrs;
-      if (Is(other, ops::kLinearBackwardInput)) attrs.Set("third", std::string("addend"));
+      if (match_.Is(other, ops::kLinearBackwardInput)) attrs.Set("third", std::string("addend"));
       const Value made = to.Add(b.op->name, rewriter_.Map(inputs), attrs, b.name);
       rewriter_.Replace({head, 0}, made);
       return;
@@ -146,7 +139,7 @@ class Fusion {
 
   const Graph& graph_;
   const FusionOptions options_;
-  const std::vector<std::vector<std::vector<int>>> readers_;
+  const GraphMatcher match_;
   Rewriter rewriter_;
   std::map<int, int> heads_;
   std::map<int, int> biases_;  // of losses: the gradient of the bias

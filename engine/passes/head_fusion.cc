@@ -9,6 +9,7 @@
 
 #include "engine/graph/op.h"
 #include "engine/ops/ops.h"
+#include "engine/passes/graph_matcher.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -19,8 +20,7 @@ constexpr int64_t kLeastRows = 257;
 
 class HeadFusion {
  public:
-  explicit HeadFusion(const Graph& graph)
-      : graph_(graph), readers_(graph.Readers()), rewriter_(&graph) {}
+  explicit HeadFusion(const Graph& graph) : graph_(graph), match_(&graph), rewriter_(&graph) {}
 
   Graph Run() {
     const int count = static_cast<int>(graph_.nodes().size());
@@ -47,21 +47,17 @@ class HeadFusion {
     int dbias = -1;
   };
 
-  bool Is(int id, const OpDef& op) const {
-    return id < static_cast<int>(graph_.nodes().size()) && graph_.node(id).op == &op;
-  }
-  const std::vector<int>& Readers(int id) const { return readers_[static_cast<size_t>(id)][0]; }
-
   // The head whose loss is node `loss`.
   std::optional<Head> Find(int loss) const {
-    if (!Is(loss, ops::kSoftmaxCrossEntropy)) return std::nullopt;
+    if (!match_.Is(loss, ops::kSoftmaxCrossEntropy)) return std::nullopt;
     Head head;
     head.loss = loss;
     head.linear = graph_.node(loss).inputs[0].node;
     if (!IsWideLinear(head.linear)) return std::nullopt;
-    for (const int reader : Readers(head.linear)) {
+    for (const int reader : match_.Readers(head.linear)) {
       if (reader == loss) continue;
-      if (!Is(reader, ops::kSoftmaxCrossEntropyBackward) || head.gradient >= 0) return std::nullopt;
+      if (!match_.Is(reader, ops::kSoftmaxCrossEntropyBackward) || head.gradient >= 0)
+        return std::nullopt;
       head.gradient = reader;
     }
     if (head.gradient < 0) return std::nullopt;
@@ -74,21 +70,21 @@ class HeadFusion {
   }
   bool IsWideLinear(int id) const {
     const Node& node = graph_.node(id);
-    return Is(id, ops::kLinear) && node.inputs.size() <= 3 && node.attrs.Int("in_out") == 0 &&
-           node.attrs.String("activation", "none") == "none" &&
+    return match_.Is(id, ops::kLinear) && node.inputs.size() <= 3 &&
+           node.attrs.Int("in_out") == 0 && match_.IsPlain(id) &&
            node.outputs[0].shape[0] >= kLeastRows && node.outputs[0].shape[1] >= kLeastColumns;
   }
   // All readers of the gradient of the logits are the gradients of the linear layer, each once.
   bool FindGradients(Head* head) const {
     const std::vector<Value>& linear = graph_.node(head->linear).inputs;
-    for (const int reader : Readers(head->gradient)) {
+    for (const int reader : match_.Readers(head->gradient)) {
       int* place = nullptr;
-      if (Is(reader, ops::kLinearBackwardInput)) {
+      if (match_.Is(reader, ops::kLinearBackwardInput)) {
         const std::vector<Value>& inputs = graph_.node(reader).inputs;
         if (inputs.size() == 2 && inputs[1] == linear[1]) place = &head->dx;
-      } else if (Is(reader, ops::kLinearBackwardWeight)) {
+      } else if (match_.Is(reader, ops::kLinearBackwardWeight)) {
         if (graph_.node(reader).inputs[1] == linear[0]) place = &head->dw;
-      } else if (Is(reader, ops::kBiasBackward) && linear.size() == 3) {
+      } else if (match_.Is(reader, ops::kBiasBackward) && linear.size() == 3) {
         place = &head->dbias;
       }
       if (place == nullptr || *place >= 0) return false;
@@ -120,7 +116,7 @@ class HeadFusion {
   }
 
   const Graph& graph_;
-  const std::vector<std::vector<std::vector<int>>> readers_;
+  const GraphMatcher match_;
   Rewriter rewriter_;
   std::map<int, Head> heads_;  // by their losses
   std::set<int> absorbed_;

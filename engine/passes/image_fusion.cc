@@ -8,6 +8,7 @@
 
 #include "engine/graph/op.h"
 #include "engine/ops/ops.h"
+#include "engine/passes/graph_matcher.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -17,22 +18,22 @@ namespace {
 // the nodes that they absorb.
 class Walk {
  public:
-  explicit Walk(const Graph& graph) : graph_(graph), readers_(graph.Readers()), rewriter_(&graph) {}
+  explicit Walk(const Graph& graph) : graph_(graph), match_(&graph), rewriter_(&graph) {}
 
   Graph FoldBatchNorms() {
     ForNodes([&](int id) {
-      if (Is(id, ops::kBatchNormInference) && IsOnlyRead(Input(id, 0), ops::kConv2d))
-        Absorb(id, Input(id, 0));
+      if (match_.Is(id, ops::kBatchNormInference) && IsOnlyRead(match_.Input(id, 0), ops::kConv2d))
+        Absorb(id, match_.Input(id, 0));
     });
     return Emit([&](int id) { return EmitFolded(id); });
   }
 
   Graph FuseResidualConvs() {
     ForNodes([&](int id) {
-      if (!Is(id, ops::kRelu) || !IsOnlyRead(Input(id, 0), ops::kAdd)) return;
-      const int sum = Input(id, 0);
+      if (!match_.Is(id, ops::kRelu) || !IsOnlyRead(match_.Input(id, 0), ops::kAdd)) return;
+      const int sum = match_.Input(id, 0);
       for (size_t i = 0; i < 2; ++i) {
-        const int conv = Input(sum, i);
+        const int conv = match_.Input(sum, i);
         if (!IsOnlyRead(conv, ops::kConv2d) || graph_.node(conv).inputs.size() != 3) continue;
         residual_[id] = graph_.node(sum).inputs[1 - i];
         return Absorb(id, conv, sum);
@@ -47,17 +48,12 @@ class Walk {
   }
 
  private:
-  bool Is(int id, const OpDef& op) const { return graph_.node(id).op == &op; }
-  int Input(int id, size_t i) const { return graph_.node(id).inputs[i].node; }
-  bool IsPlain(int id) const {
-    return graph_.node(id).attrs.String("activation", "none") == "none";
-  }
   // `id` is an `op` without activation whose first output has one reader, which is not the caller
   // of the graph, and is not absorbed yet.
   bool IsOnlyRead(int id, const OpDef& op) const {
-    const std::vector<int>& readers = readers_[static_cast<size_t>(id)][0];
-    return Is(id, op) && IsPlain(id) && readers.size() == 1 && !absorbed_.contains(id) &&
-           !heads_.contains(id) && readers[0] < static_cast<int>(graph_.nodes().size());
+    const std::vector<int>& readers = match_.Readers(id);
+    return match_.Is(id, op) && match_.IsPlain(id) && readers.size() == 1 &&
+           !absorbed_.contains(id) && !heads_.contains(id) && !match_.IsOutput(readers[0]);
   }
   void Absorb(int head, int gone, int also = -1) {
     heads_[head] = gone;
@@ -99,29 +95,29 @@ class Walk {
   }
 
   void FindPair(int id) {
-    if (Is(id, ops::kRelu)) {
-      const int made = Input(id, 0);
+    if (match_.Is(id, ops::kRelu)) {
+      const int made = match_.Input(id, 0);
       for (const OpDef* op : {&ops::kConv2d, &ops::kBatchNorm, &ops::kBatchNormInference}) {
         if (IsOnlyRead(made, *op)) return Absorb(id, made);
       }
       if (!IsOnlyRead(made, ops::kAdd)) return;
       for (size_t i = 0; i < 2; ++i) {
-        const int norm = Input(made, i);
+        const int norm = match_.Input(made, i);
         if (IsOnlyRead(norm, ops::kBatchNorm) && graph_.node(norm).inputs.size() == 3) {
           residual_[id] = graph_.node(made).inputs[1 - i];
           return Absorb(id, norm, made);
         }
       }
-    } else if (Is(id, ops::kReluBackward)) {
-      const int made = Input(id, 0);
+    } else if (match_.Is(id, ops::kReluBackward)) {
+      const int made = match_.Input(id, 0);
       const bool conv =
           IsOnlyRead(made, ops::kConv2dBackwardInput) && graph_.node(made).inputs.size() == 2;
       const bool pool = IsOnlyRead(made, ops::kMaxPool2dBackward) &&
                         graph_.node(made).inputs[1] == graph_.node(id).inputs[1];
       if (conv || pool) Absorb(id, made);
-    } else if (Is(id, ops::kBatchNormBackward) && graph_.node(id).inputs.size() == 5 &&
-               IsOnlyRead(Input(id, 0), ops::kReluBackward)) {
-      Absorb(id, Input(id, 0));
+    } else if (match_.Is(id, ops::kBatchNormBackward) && graph_.node(id).inputs.size() == 5 &&
+               IsOnlyRead(match_.Input(id, 0), ops::kReluBackward)) {
+      Absorb(id, match_.Input(id, 0));
     }
   }
 
@@ -130,7 +126,7 @@ class Walk {
     const Node& gone = graph_.node(heads_[id]);
     std::vector<Value> inputs = gone.inputs;
     Attrs attrs = gone.attrs;
-    if (Is(id, ops::kRelu)) {
+    if (match_.Is(id, ops::kRelu)) {
       attrs.Set("activation", std::string("relu"));
       if (residual_.contains(id)) inputs.push_back(residual_[id]);
       const Value made = rewriter_.to().Add(gone.op->name, rewriter_.Map(inputs), attrs, gone.name);
@@ -140,13 +136,13 @@ class Walk {
       }
       return made;
     }
-    if (Is(id, ops::kBatchNormBackward)) {
+    if (match_.Is(id, ops::kBatchNormBackward)) {
       inputs = head.inputs;
       inputs[0] = gone.inputs[0];
       inputs.push_back(gone.inputs[1]);
       return rewriter_.to().Add(head.op->name, rewriter_.Map(inputs), head.attrs, head.name);
     }
-    if (Is(heads_[id], ops::kMaxPool2dBackward)) {
+    if (match_.Is(heads_[id], ops::kMaxPool2dBackward)) {
       attrs.Set("relu", int64_t{1});
     } else {
       inputs.push_back(head.inputs[1]);
@@ -155,7 +151,7 @@ class Walk {
   }
 
   const Graph& graph_;
-  const std::vector<std::vector<std::vector<int>>> readers_;
+  const GraphMatcher match_;
   Rewriter rewriter_;
   std::map<int, int> heads_;       // head -> what it absorbs
   std::map<int, Value> residual_;  // of a relu head

@@ -11,6 +11,7 @@
 #include "engine/ops/conv_geometry.h"
 #include "engine/ops/conv_method.h"
 #include "engine/ops/ops.h"
+#include "engine/passes/graph_matcher.h"
 #include "engine/passes/rewriter.h"
 
 namespace lockstep::engine {
@@ -18,8 +19,7 @@ namespace {
 
 class PoolFusion {
  public:
-  explicit PoolFusion(const Graph& graph)
-      : graph_(graph), readers_(graph.Readers()), rewriter_(&graph) {}
+  explicit PoolFusion(const Graph& graph) : graph_(graph), match_(&graph), rewriter_(&graph) {}
 
   Graph Run() {
     const int count = static_cast<int>(graph_.nodes().size());
@@ -52,11 +52,6 @@ class PoolFusion {
     Value pooled;  // the gradient of what is pooled, behind the relu
   };
 
-  bool Is(int id, const OpDef& op) const { return graph_.node(id).op == &op; }
-  int Input(int id, size_t i) const { return graph_.node(id).inputs[i].node; }
-  const std::vector<int>& Readers(int id) const { return readers_[static_cast<size_t>(id)][0]; }
-  bool IsOutput(int reader) const { return reader >= static_cast<int>(graph_.nodes().size()); }
-
   static bool IsTwoByTwo(const Attrs& attrs) {
     const absl::StatusOr<Window> window = WindowOf(attrs);
     if (!window.ok()) return false;
@@ -69,26 +64,26 @@ class PoolFusion {
 
   // `pool` is a max_pool2d of a convolution, with or without relu.
   void Find(int pool) {
-    if (!Is(pool, ops::kMaxPool2d) || !IsTwoByTwo(graph_.node(pool).attrs)) return;
+    if (!match_.Is(pool, ops::kMaxPool2d) || !IsTwoByTwo(graph_.node(pool).attrs)) return;
     Chain chain;
     chain.pool = pool;
-    chain.conv = Input(pool, 0);
-    if (Is(chain.conv, ops::kRelu)) {
+    chain.conv = match_.Input(pool, 0);
+    if (match_.Is(chain.conv, ops::kRelu)) {
       chain.relu = chain.conv;
-      chain.conv = Input(chain.relu, 0);
-      if (Readers(chain.conv).size() != 1) return;
+      chain.conv = match_.Input(chain.relu, 0);
+      if (match_.Readers(chain.conv).size() != 1) return;
     }
     const Node& conv = graph_.node(chain.conv);
-    if (!Is(chain.conv, ops::kConv2d) || conv.inputs.size() > 3) return;
-    if (conv.attrs.String("activation", "none") != "none") return;
+    if (!match_.Is(chain.conv, ops::kConv2d) || conv.inputs.size() > 3) return;
+    if (!match_.IsPlain(chain.conv)) return;
     const absl::StatusOr<ConvGeometry> g =
         ConvOf(graph_.type(conv.inputs[0]), graph_.type(conv.inputs[1]), conv.attrs);
     if (!g.ok() || g->out_height < 2 || g->out_width < 2) return;
     chain.direct = IsForDirect(*g);
     if (!chain.direct && !IsForWinograd(*g)) return;
-    const std::vector<int>& readers = Readers(Input(pool, 0));
+    const std::vector<int>& readers = match_.Readers(match_.Input(pool, 0));
     for (const int reader : readers) {
-      if (!IsOutput(reader) && Is(reader, ops::kMaxPool2dBackward)) SetGradient(reader, &chain);
+      if (match_.Is(reader, ops::kMaxPool2dBackward)) SetGradient(reader, &chain);
     }
     for (const int reader : readers) {
       if (reader != pool && reader != chain.unpool && reader != chain.gradient) return;
@@ -104,9 +99,10 @@ class PoolFusion {
       chain->gradient = unpool;
       return;
     }
-    const std::vector<int>& next = Readers(unpool);
-    const bool whole = next.size() == 1 && !IsOutput(next[0]) && Is(next[0], ops::kReluBackward) &&
-                       Input(next[0], 0) == unpool && Input(next[0], 1) == chain->relu;
+    const std::vector<int>& next = match_.Readers(unpool);
+    const bool whole = next.size() == 1 && match_.Is(next[0], ops::kReluBackward) &&
+                       match_.Input(next[0], 0) == unpool &&
+                       match_.Input(next[0], 1) == chain->relu;
     chain->gradient = whole ? next[0] : -1;
   }
 
@@ -144,10 +140,9 @@ class PoolFusion {
           to.Add(ops::kReluBackward, {chain.pooled, rewriter_.Map(Value{chain.pool, 0})});
       to.SetOrigin(chain.pooled, {-1 - graph_.Origin({chain.gradient, 0}).node, 0});
     }
-    const std::vector<int>& readers = Readers(chain.gradient);
-    const bool spread = std::any_of(readers.begin(), readers.end(), [&](int reader) {
-      return IsOutput(reader) || !TakesPooled(chain, reader);
-    });
+    const std::vector<int>& readers = match_.Readers(chain.gradient);
+    const bool spread = std::any_of(readers.begin(), readers.end(),
+                                    [&](int reader) { return !TakesPooled(chain, reader); });
     if (!spread) return;
     const Shape shape = graph_.node(chain.unpool).outputs[0].shape;
     rewriter_.Replace({chain.gradient, 0}, to.Add(ops::kMaxUnpool2d, {chain.pooled, chain.places},
@@ -157,14 +152,14 @@ class PoolFusion {
   // Returns whether a reader of the gradient can do with the pooled one: a sum of all pixels (by
   // way of a view) and a direct weight gradient.
   bool TakesPooled(const Chain& chain, int reader) const {
-    if (Is(reader, ops::kConv2dBackwardWeight)) {
-      return chain.direct && Input(reader, 0) == chain.gradient &&
-             Input(reader, 1) != chain.gradient;
+    if (match_.Is(reader, ops::kConv2dBackwardWeight)) {
+      return chain.direct && match_.Input(reader, 0) == chain.gradient &&
+             match_.Input(reader, 1) != chain.gradient;
     }
-    if (!Is(reader, ops::kReshape)) return false;
-    const std::vector<int>& sums = Readers(reader);
+    if (!match_.Is(reader, ops::kReshape)) return false;
+    const std::vector<int>& sums = match_.Readers(reader);
     return std::all_of(sums.begin(), sums.end(), [&](int sum) {
-      return !IsOutput(sum) && Is(sum, ops::kBiasBackward) &&
+      return match_.Is(sum, ops::kBiasBackward) &&
              graph_.node(reader).outputs[0].shape[1] ==
                  graph_.node(chain.gradient).outputs[0].shape[3];
     });
@@ -179,7 +174,7 @@ class PoolFusion {
     const Chain& chain = chains_[found->second];
     if (!TakesPooled(chain, id)) return false;
     Graph& to = rewriter_.to();
-    if (Is(id, ops::kReshape)) {
+    if (match_.Is(id, ops::kReshape)) {
       const Shape shape = to.type(chain.pooled).shape;
       const Shape rows = {shape[0] * shape[1] * shape[2], shape[3]};
       const Value made = to.Add(ops::kReshape, {chain.pooled}, {{"shape", rows}}, node.name);
@@ -195,7 +190,7 @@ class PoolFusion {
   }
 
   const Graph& graph_;
-  const std::vector<std::vector<std::vector<int>>> readers_;
+  const GraphMatcher match_;
   Rewriter rewriter_;
   std::vector<Chain> chains_;
   std::map<int, size_t> heads_;      // a pooling's chain

@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/ops/ops.h"
+#include "engine/passes/graph_matcher.h"
+
 namespace lockstep::engine {
 namespace {
 
@@ -29,6 +32,27 @@ Graph Example() {
 
 // Nodes are const to everyone; these tests damage them as a wrong pass would.
 Node& Damage(const Graph& graph, int id) { return const_cast<Node&>(graph.node(id)); }
+
+TEST(GraphMatcherTest, AnOutputIsAReaderButNoNode) {
+  const Graph graph = Example();
+  const GraphMatcher match(&graph);
+  const int linear = 3, flat = 4, norm = 5;
+  EXPECT_TRUE(match.Is(linear, ops::kLinear));
+  EXPECT_FALSE(match.Is(linear, ops::kReshape));
+  EXPECT_FALSE(match.IsPlain(linear));
+  EXPECT_TRUE(match.IsPlain(norm));
+  EXPECT_EQ(match.Input(norm, 0), linear);
+  EXPECT_THAT(match.Readers(linear), testing::ElementsAre(flat, norm));
+  ASSERT_THAT(match.Readers(norm, 1), testing::SizeIs(1)) << "the graph's output";
+  const int output = match.Readers(norm, 1)[0];
+  EXPECT_TRUE(match.IsOutput(output));
+  EXPECT_FALSE(match.Is(output, ops::kLinear));
+  EXPECT_FALSE(match.IsOutput(norm));
+  EXPECT_EQ(match.OnlyReader(0), linear);
+  EXPECT_EQ(match.OnlyReader(linear), -1) << "two";
+  EXPECT_EQ(match.OnlyReader(flat), -1) << "no node";
+  EXPECT_EQ(match.OnlyReader(norm), -1) << "of two outputs";
+}
 
 TEST(GraphTest, ARightGraphIsVerified) {
   const Graph graph = Example();
