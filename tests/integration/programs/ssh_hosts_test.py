@@ -86,7 +86,7 @@ class SshHosts(HostsTest):
         return json.loads(next(line for line in self.said("head").splitlines() if line.startswith("{")))
 
     def alone_with(self, path, nproc):
-        return self.train("--nnodes=1", f"--nproc-per-node={nproc}", path, cwd=self.dir, seconds=240)["model"]["sha256"]
+        return self.train("--nnodes=1", f"--nproc-per-node={nproc}", path, cwd=self.dir, seconds=600)["model"]["sha256"]
 
     def test_one_command_trains_on_all_hosts_to_the_same_bits(self):
         self.up("h1", "h2")
