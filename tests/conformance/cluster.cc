@@ -42,14 +42,15 @@ std::unique_ptr<Transport> NewHosts(size_t arena_bytes, bool overlap) {
   return *std::move(transport);
 }
 
-std::unique_ptr<Transport> NewNccl(int rank, std::unique_ptr<Transport> control) {
+std::unique_ptr<Transport> NewNccl(int rank, std::unique_ptr<Transport> control,
+                                   absl::Duration try_held_for) {
   static const NcclLibrary* const library = new NcclLibrary(fake_nccl::Library());
   fake_nccl::SetEnqueue(FakeGpuQueue::Enqueue);
   NcclTransport::Options options;
   options.library = library;
   options.queue = std::make_unique<FakeGpuQueue>(absl::StrCat("GPU-", rank));
   options.control = std::move(control);
-  options.try_held_for = absl::Milliseconds(300);
+  options.try_held_for = try_held_for;
   options.piece = 256;  // so that small vectors have several
   return std::make_unique<NcclTransport>(std::move(options));
 }
@@ -57,18 +58,19 @@ std::unique_ptr<Transport> NewNccl(int rank, std::unique_ptr<Transport> control)
 }  // namespace
 
 Cluster::Cluster(Kind kind, int world, size_t arena_bytes,
-                 const std::function<bool(int rank)>& idles)
+                 const std::function<bool(int rank)>& idles, absl::Duration try_held_for)
     : kind_(kind), network_(std::make_unique<Network>()) {
   for (int r = 0; r < world; ++r) {
     if (kind == Kind::kFake) {
       transports_.push_back(std::make_unique<FakeTransport>(&network_->fake, arena_bytes));
     } else if (kind >= Kind::kHosts) {
-      auto hosts = NewHosts(arena_bytes, !idles(r));
-      transports_.push_back(kind == Kind::kNcclTurns ? NewNccl(r, std::move(hosts))
+      auto hosts = NewHosts(arena_bytes, idles == nullptr || !idles(r));
+      transports_.push_back(kind == Kind::kNcclTurns ? NewNccl(r, std::move(hosts), try_held_for)
                                                      : std::move(hosts));
     } else {
       auto shm = NewShm(arena_bytes);
-      transports_.push_back(kind == Kind::kShm ? std::move(shm) : NewNccl(r, std::move(shm)));
+      transports_.push_back(kind == Kind::kShm ? std::move(shm)
+                                               : NewNccl(r, std::move(shm), try_held_for));
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "collectives/communicator.h"
 
 namespace lockstep {
@@ -26,10 +27,11 @@ std::string Name(Kind kind);
 
 class Cluster {
  public:
-  // `idles`, by rank: one between hosts that moves data of a TreeReduce in it alone.
-  Cluster(
-      Kind kind, int world, size_t arena_bytes,
-      const std::function<bool(int rank)>& idles = [](int) { return false; });
+  // `idles`, by rank: one between hosts that moves data of a TreeReduce in it alone; null: none.
+  // `try_held_for`: what NCCL's ranks give each other to shrink or grow what they hold.
+  Cluster(Kind kind, int world, size_t arena_bytes,
+          const std::function<bool(int rank)>& idles = nullptr,
+          absl::Duration try_held_for = absl::Minutes(1));
   ~Cluster();
 
   // Runs `body` on a thread for each rank, connected as `generation` with `shards` dealt (0: one

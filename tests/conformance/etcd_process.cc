@@ -99,6 +99,7 @@ EtcdOptions EtcdProcess::options(const std::string& prefix) const {
   EtcdOptions options;
   options.endpoints = {endpoint_};
   options.prefix = prefix;
+  options.lease = absl::Seconds(20);  // nobody is deposed because the machine is busy
   return options;
 }
 

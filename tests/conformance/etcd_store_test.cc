@@ -24,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(10);
+constexpr absl::Duration kPatience = absl::Seconds(60);
 
 class EtcdStoreTest : public testing::Test {
  protected:

@@ -3,6 +3,7 @@
 // its survivors at once.
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -104,9 +105,11 @@ TEST(ShmProcessesTest, AKilledRankIsNamedInLargeCalls) {
   });
 }
 
-TEST(ShmProcessesTest, SleepingSurvivorsAreWokenByADeath) {
-  // Rank 1 never comes: the others sleep by the time it is killed, then tell when they woke.
+// Rank 1 never comes: the others sleep by the time it is killed, then tell when they woke. How long
+// that took the later one, in nanoseconds.
+int64_t WakeByADeath() {
   constexpr int kWorld = 3;
+  int64_t slowest = 0;
   Processes job(kWorld, kWorld, [&](Communicator& c, Transport&, int socket) -> std::string {
     LS_CHECK(SendFds(socket, "begun", {}).ok());
     if (c.rank() == 1) ::pause();
@@ -119,19 +122,28 @@ TEST(ShmProcessesTest, SleepingSurvivorsAreWokenByADeath) {
   job.Kill(1);
   for (const int r : {0, 2}) {
     const std::vector<std::string> parts = absl::StrSplit(job.Receive(r), '|');
-    ASSERT_EQ(parts.size(), 2u);
+    EXPECT_EQ(parts.size(), 2u);
     EXPECT_THAT(parts[0], testing::HasSubstr("rank 1 died"));
     int64_t seen = 0;
-    ASSERT_TRUE(absl::SimpleAtoi(parts[1], &seen));
-    RecordProperty(absl::StrCat("death_to_abort_us_rank_", r),
-                   absl::StrCat((seen - killed) / 1000));
+    EXPECT_TRUE(absl::SimpleAtoi(parts.back(), &seen));
     std::printf("rank %d saw the death after %.0f us\n", r,
                 static_cast<double>(seen - killed) / 1000);
-    EXPECT_LT(seen - killed, 1'000'000'000);  // far above what it takes, for busy machines
+    slowest = std::max(slowest, seen - killed);
   }
+  return slowest;
 }
 
-TEST(ShmProcessesTest, AStoppedRankIsNamedByTheDeadline) {
+TEST(ShmProcessesTest, SleepingSurvivorsAreWokenByADeath) {
+  constexpr int64_t kFarAboveWhatItTakes = 1'000'000'000;
+  int64_t slowest = WakeByADeath();
+  // Again where the machine was busy with others.
+  for (int more = 0; more < 4 && slowest >= kFarAboveWhatItTakes; ++more) slowest = WakeByADeath();
+  EXPECT_LT(slowest, kFarAboveWhatItTakes);
+}
+
+// What ranks 0 and 1 say when rank 2 does not come within `limit`; nothing when one of them was
+// held up for most of it, and may be missed by the other, too.
+std::vector<std::string> MissRankTwo(absl::Duration limit) {
   constexpr int kWorld = 3;
   Processes job(kWorld, kWorld, [&](Communicator& c, Transport&, int socket) -> std::string {
     const auto first = c.Barrier(Never());
@@ -140,15 +152,31 @@ TEST(ShmProcessesTest, AStoppedRankIsNamedByTheDeadline) {
     if (c.rank() == 2) ::pause();
     // Stays after its deadline: the other's deadline may come later, and must not find this one
     // dead.
-    const std::string message = c.Barrier(absl::Now() + absl::Milliseconds(100)).ToString();
+    const absl::Time came = absl::Now();
+    const std::string message = c.Barrier(came + limit).ToString();
+    LS_CHECK(SendFds(socket, absl::StrCat(absl::ToUnixNanos(came)), {}).ok());
     LS_CHECK(SendFds(socket, message, {}).ok());
     ::pause();
     return message;
   });
   for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job.Receive(r), "begun");
   job.Stop(2);
+  int64_t came[2] = {};
+  std::vector<std::string> messages;
   for (const int r : {0, 1}) {
-    const std::string message = job.Receive(r);
+    EXPECT_TRUE(absl::SimpleAtoi(job.Receive(r), &came[r]));
+    messages.push_back(job.Receive(r));
+  }
+  if (absl::AbsDuration(absl::Nanoseconds(came[1] - came[0])) > limit / 2) messages.clear();
+  return messages;
+}
+
+TEST(ShmProcessesTest, AStoppedRankIsNamedByTheDeadline) {
+  std::vector<std::string> messages;
+  for (absl::Duration limit = absl::Milliseconds(100); messages.empty(); limit *= 2) {
+    messages = MissRankTwo(limit);
+  }
+  for (const std::string& message : messages) {
     EXPECT_THAT(message, testing::HasSubstr("DEADLINE_EXCEEDED"));
     EXPECT_THAT(message, testing::HasSubstr("rank 2 (pid"));
     EXPECT_THAT(message, testing::HasSubstr("last completed barrier 1"));

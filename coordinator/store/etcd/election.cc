@@ -46,8 +46,8 @@ Election::~Election() {
   }
   changed_.NotifyAll();
   thread_.Join();
-  // Best effort: it ends by itself.
-  if (lease_ != 0) etcd_->Revoke(lease_, kFarewell).IgnoreError();
+  // Best effort: it ends by itself. An etcd that was slow to answer is given as long as ever.
+  if (lease_ != 0) etcd_->Revoke(lease_, patience_).IgnoreError();
 }
 
 absl::Time Election::Until() const {

@@ -13,6 +13,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -30,9 +31,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kLong = absl::Seconds(15);
+constexpr absl::Duration kLong = absl::Seconds(60);
 
-// What became of one process.
+// What became of one process. It outlives the spawner, which may tell it of the process's end when
+// the test has gone on already.
 struct Outcome {
   absl::Notification done;
   pid_t pid = 0;
@@ -61,11 +63,11 @@ struct Pipe {
     read_end.reset(fds[0]);
     write_end.reset(fds[1]);
   }
-  // Everything until all writers are gone, or until `timeout`.
-  std::string ReadAll(absl::Duration timeout = kLong) {
+  // Everything until all writers are gone, or for kLong.
+  std::string ReadAll() {
     write_end.reset();
     std::string text;
-    const absl::Time deadline = absl::Now() + timeout;
+    const absl::Time deadline = absl::Now() + kLong;
     char buffer[4096];
     while (true) {
       pollfd fd{read_end.get(), POLLIN, 0};
@@ -80,7 +82,9 @@ struct Pipe {
     std::string line;
     char c;
     pollfd fd{read_end.get(), POLLIN, 0};
-    while (::poll(&fd, 1, 15000) > 0 && ::read(read_end.get(), &c, 1) == 1 && c != '\n') line += c;
+    while (::poll(&fd, 1, static_cast<int>(absl::ToInt64Milliseconds(kLong))) > 0 &&
+           ::read(read_end.get(), &c, 1) == 1 && c != '\n')
+      line += c;
     return line;
   }
   UniqueFd read_end, write_end;
@@ -90,9 +94,9 @@ Spawner::Request Shell(const std::string& script) { return {.argv = {"/bin/sh", 
 
 bool Exists(pid_t pid) { return ::kill(pid, 0) == 0; }
 
-bool GoneWithin(pid_t pid, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
-  while (Exists(pid)) {
+bool Eventually(const std::function<bool()>& holds) {
+  const absl::Time deadline = absl::Now() + kLong;
+  while (!holds()) {
     if (absl::Now() > deadline) return false;
     absl::SleepFor(absl::Milliseconds(2));
   }
@@ -106,8 +110,8 @@ std::unique_ptr<Spawner> ForkSpawner() {
 }
 
 TEST(SpawnerTest, ReportsExitCodesAndSignals) {
-  auto spawner = ForkSpawner();
   Outcome seven, killed;
+  auto spawner = ForkSpawner();
   ASSERT_TRUE(spawner->Spawn(Shell("exit 7"), seven.Callbacks()).ok());
   ASSERT_TRUE(spawner->Spawn(Shell("kill -SEGV $$"), killed.Callbacks()).ok());
   ASSERT_TRUE(seven.done.WaitForNotificationWithTimeout(kLong));
@@ -120,8 +124,8 @@ TEST(SpawnerTest, ReportsExitCodesAndSignals) {
 }
 
 TEST(SpawnerTest, SaysWhyAProcessCannotStart) {
-  auto spawner = ForkSpawner();
   Outcome no_program, no_folder;
+  auto spawner = ForkSpawner();
   ASSERT_TRUE(spawner->Spawn({.argv = {"/nonexistent/program"}}, no_program.Callbacks()).ok());
   Spawner::Request request = Shell("true");
   request.cwd = "/nonexistent";
@@ -136,6 +140,7 @@ TEST(SpawnerTest, SaysWhyAProcessCannotStart) {
 TEST(SpawnerTest, ChildrenGetTheirDescriptorsAndNothingElse) {
   const UniqueFd leak(::open("/dev/null", O_RDONLY));  // inheritable
   ASSERT_EQ(::fcntl(leak.get(), F_DUPFD, 9), 9);       // also under a number that could collide
+  Outcome outcome;
   auto spawner = ForkSpawner();
   Pipe out, err, extra;
   Spawner::Request request =
@@ -145,7 +150,6 @@ TEST(SpawnerTest, ChildrenGetTheirDescriptorsAndNothingElse) {
   request.fds = {extra.read_end.get()};
   ASSERT_EQ(::write(extra.write_end.get(), "x\n", 2), 2);
   extra.write_end.reset();
-  Outcome outcome;
   ASSERT_TRUE(spawner->Spawn(request, outcome.Callbacks()).ok());
   // ls itself opens the folder as 4.
   EXPECT_EQ(out.ReadAll(), "o\nx\n0 1 2 3 4 /dev/null\n");
@@ -157,6 +161,7 @@ TEST(SpawnerTest, ChildrenStartWithTheirEnvironmentFolderAndSignals) {
   ::setenv("LOCKSTEP_TEST_KEPT", "kept", 1);
   ::setenv("LOCKSTEP_TEST_GONE", "x", 1);
   ::signal(SIGUSR1, SIG_IGN);
+  Outcome outcome;
   auto spawner = ForkSpawner();
   ::signal(SIGUSR1, SIG_DFL);
   Pipe out;
@@ -167,7 +172,6 @@ TEST(SpawnerTest, ChildrenStartWithTheirEnvironmentFolderAndSignals) {
   request.unset_env = {"LOCKSTEP_TEST_GONE"};
   request.cwd = "/usr";
   request.stdout_fd = request.stderr_fd = out.write_end.get();
-  Outcome outcome;
   ASSERT_TRUE(spawner->Spawn(request, outcome.Callbacks()).ok());
   // SIGXFSZ alone is ignored.
   EXPECT_EQ(out.ReadAll(),
@@ -179,12 +183,12 @@ TEST(SpawnerTest, ChildrenMayOpenAsManyFilesAsTheHardLimitSays) {
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit low{64, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  Outcome outcome;
   auto spawner = ForkSpawner();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   Pipe out;
   Spawner::Request request = Shell("ulimit -Sn; ulimit -Hn");
   request.stdout_fd = request.stderr_fd = out.write_end.get();
-  Outcome outcome;
   ASSERT_TRUE(spawner->Spawn(request, outcome.Callbacks()).ok());
   const std::string text = out.ReadAll();
   const std::string soft = text.substr(0, text.find('\n') + 1);
@@ -192,21 +196,21 @@ TEST(SpawnerTest, ChildrenMayOpenAsManyFilesAsTheHardLimitSays) {
 }
 
 TEST(SpawnerTest, LongCommandsFit) {
+  Outcome outcome;
   auto spawner = ForkSpawner();
   const std::string big(100000, 'x');
   Pipe out;
   Spawner::Request request = Shell("echo ${#LOCKSTEP_TEST_BIG}");
   request.set_env = {absl::StrCat("LOCKSTEP_TEST_BIG=", big)};
   request.stdout_fd = request.stderr_fd = out.write_end.get();
-  Outcome outcome;
   ASSERT_TRUE(spawner->Spawn(request, outcome.Callbacks()).ok());
   EXPECT_EQ(out.ReadAll(), "100000\n");
 }
 
 TEST(SpawnerTest, ManyAtOnceDoNotBlock) {
-  auto spawner = ForkSpawner();
   constexpr int kMany = 600;
   std::vector<std::unique_ptr<Outcome>> outcomes;
+  auto spawner = ForkSpawner();
   for (int i = 0; i < kMany; ++i) {
     outcomes.push_back(std::make_unique<Outcome>());
     ASSERT_TRUE(spawner->Spawn({.argv = {"/bin/true"}}, outcomes.back()->Callbacks()).ok());
@@ -218,11 +222,11 @@ TEST(SpawnerTest, ManyAtOnceDoNotBlock) {
 }
 
 TEST(SpawnerTest, KillReachesTheWholeGroup) {
+  Outcome outcome;
   auto spawner = ForkSpawner();
   Pipe out;
   Spawner::Request request = Shell("sleep 1000 & echo started; wait");
   request.stdout_fd = request.stderr_fd = out.write_end.get();
-  Outcome outcome;
   const auto id = spawner->Spawn(request, outcome.Callbacks());
   ASSERT_TRUE(id.ok());
   out.write_end.reset();
@@ -234,11 +238,11 @@ TEST(SpawnerTest, KillReachesTheWholeGroup) {
 }
 
 TEST(SpawnerTest, WhatAnEndedProcessLeavesInItsGroupIsKilled) {
+  Outcome outcome;
   auto spawner = ForkSpawner();
   Pipe out;
   Spawner::Request request = Shell("sleep 1000 & exit 0");
   request.stdout_fd = request.stderr_fd = out.write_end.get();
-  Outcome outcome;
   ASSERT_TRUE(spawner->Spawn(request, outcome.Callbacks()).ok());
   EXPECT_EQ(out.ReadAll(), "");
 }
@@ -273,13 +277,11 @@ TEST(SpawnerTest, NothingOutlivesAKilledLauncher) {
   ASSERT_TRUE(Exists(daemon));
   ::kill(launcher, SIGKILL);
   ::waitpid(launcher, nullptr, 0);
-  EXPECT_EQ(out.ReadAll(absl::Seconds(5)), "");  // every process that held the pipe is gone
-  EXPECT_TRUE(GoneWithin(daemon, absl::Seconds(5)));
+  EXPECT_EQ(out.ReadAll(), "");  // every process that held the pipe is gone
+  EXPECT_TRUE(Eventually([&] { return !Exists(daemon); }));
   struct stat info {};
-  const absl::Time deadline = absl::Now() + absl::Seconds(5);
-  while (::stat(folder, &info) == 0 && absl::Now() < deadline)
-    absl::SleepFor(absl::Milliseconds(2));
-  EXPECT_NE(::stat(folder, &info), 0) << "the folder was not removed";
+  EXPECT_TRUE(Eventually([&] { return ::stat(folder, &info) != 0; }))
+      << "the folder was not removed";
 }
 
 TEST(SpawnerTest, ChildrenDieWithAKilledSpawner) {
@@ -293,7 +295,7 @@ TEST(SpawnerTest, ChildrenDieWithAKilledSpawner) {
   out.write_end.reset();
   ASSERT_EQ(out.ReadLine(), "started");
   ::kill(spawner->pid(), SIGKILL);
-  EXPECT_EQ(out.ReadAll(absl::Seconds(5)), "");
+  EXPECT_EQ(out.ReadAll(), "");
   EXPECT_TRUE(lost.WaitForNotificationWithTimeout(kLong));
   EXPECT_TRUE(spawner->lost());
   EXPECT_FALSE(spawner->Spawn(Shell("true"), {}).ok());
@@ -308,7 +310,7 @@ TEST(SpawnerTest, TheEndOfTheSpawnerKillsAtOnce) {
   out.write_end.reset();
   ASSERT_EQ(out.ReadLine(), "started");
   spawner.reset();
-  EXPECT_EQ(out.ReadAll(absl::Seconds(5)), "");
+  EXPECT_EQ(out.ReadAll(), "");
 }
 
 }  // namespace

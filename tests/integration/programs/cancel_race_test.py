@@ -25,9 +25,12 @@ class CancelRace(Nodes):
         return len(os.listdir(f"/proc/{child.pid}/fd"))
 
     def race(self, path, number):
-        """A job that is cancelled after a random time, once or twice, softly or not; what each cancel said."""
+        """A job that is cancelled after a random time, once or twice, softly or not; what each cancel said.
+
+        Every second one does not end by itself before that.
+        """
         draw = random.Random(SEED * 1000 + number)
-        job = self.submit(path)
+        job = self.submit(*(("--set=train.steps=100000000",) if number % 2 else ()), path)
         time.sleep(draw.choice((0.0, draw.uniform(0, 0.1), draw.uniform(0, 1.0))))
         said = []
         for _ in range(draw.choice((1, 1, 2))):

@@ -105,7 +105,7 @@ class Checkpoints(harness.ProgramTest):
         wanted = self.undisturbed()
         faults = [f for rank in range(4) for f in ("--kill", f"rank:{rank}@step:150")]
         # So slowly that the disk has a checkpoint by then.
-        code, out, err = self.launch("chaos", "-o", "json", "--slow", "rank:1:20x", *faults, self.job)
+        code, out, err = self.launch("chaos", "-o", "json", *faults, self.job, env=harness.PACED)
         self.assertEqual(code, 0, err)
         result = json.loads(out.strip().splitlines()[-1])
         self.assertIn("goes on after step", err)

@@ -58,12 +58,13 @@ class SteppedClock(harness.ProgramTest):
         return child
 
     def result_of(self, child):
+        self.unpace()
         code, out, err = self.finish(child, 120)
         self.assertEqual(code, 0, f"stdout:\n{out}\nstderr:\n{err}")
         return json.loads(out.strip().splitlines()[-1])
 
     def test_hours_forwards_and_backwards_change_nothing(self):
-        undisturbed = self.undisturbed(15)
+        undisturbed = self.undisturbed(30)
         child = self.start_stepped()
         for hours in (2, -2):
             self.step_clock(hours)
@@ -76,7 +77,7 @@ class SteppedClock(harness.ProgramTest):
         self.assert_nothing_left()
 
     def test_healing_does_not_wait_for_the_wall_clock(self):
-        undisturbed = self.undisturbed(12)
+        undisturbed = self.undisturbed(30)
         child = self.start_stepped()
         for hours in (2, -2):
             self.step_clock(hours)

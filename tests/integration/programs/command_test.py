@@ -4,7 +4,6 @@
 import json
 import os
 import signal
-import socket
 import unittest
 
 import harness
@@ -134,8 +133,7 @@ class Command(harness.ProgramTest):
         self.assertEqual(places[0]["TORCHELASTIC_MAX_RESTARTS"], 4)
 
     def test_the_same_command_on_two_hosts(self):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+        port = harness.free_port()
         line = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
         token = {"LOCKSTEP_TOKEN": "a-token-for-this-test-alone"}
         guest = self.start("launcher", *line, "--node-rank=1", "--log-dir=guest", "meet.py", env=token)

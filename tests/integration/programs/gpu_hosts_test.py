@@ -28,7 +28,7 @@ class GpuHosts(HostsTest):
         with open(path, encoding="utf-8") as file:
             text = re.sub(r"resources: .*", "resources: {nproc_per_node: 1, device: cuda}", file.read())
         own = self.write("alone/job.yaml", re.sub(r"(?m)^(elastic|restart|nccl): .*\n", "", text))
-        return self.train(own, cwd=os.path.dirname(own), env=GPUS, seconds=240)["model"]["sha256"]
+        return self.train(own, cwd=os.path.dirname(own), env=GPUS, seconds=600)["model"]["sha256"]
 
     def assert_good(self, job, path, expected=None):
         status = self.end_of(job)
@@ -70,7 +70,7 @@ class GpuHosts(HostsTest):
 
     def test_a_rank_that_is_killed_costs_no_step(self):
         self.up(2, 2, env=NCCL)
-        path = self.job_file(steps=steps_that_last(3), extra=HEALS)
+        path = self.job_file(steps=steps_that_last(10), extra=HEALS)
         expected = self.alone(path)
         for rank in (0, 3):
             job = self.submit(path)
@@ -81,11 +81,12 @@ class GpuHosts(HostsTest):
 
     def test_a_host_that_loses_its_power_costs_no_step(self):
         hosts = self.up(2, 2, 0, env=NCCL)
-        path = self.job_file(steps=steps_that_last(3), extra=HEALS)
+        path = self.job_file(steps=steps_that_last(10), extra=HEALS)
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         hosts[1].power_off()
         self.join(hosts[2], 2, env=NCCL)
+        self.await_host(job, hosts[2])
         self.no_step_lost(self.assert_good(job, path))
         self.assertEqual({member["host"] for member in self.members(job)}, {"h1", "h3"})
 

@@ -5,10 +5,13 @@ Every process of a test carries a mark in its environment, so that a test can fi
 and see that none is left. LOCKSTEP_BIN names the folder with the programs.
 """
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,10 +24,12 @@ SANITIZED = os.environ.get("LOCKSTEP_SANITIZED", "") == "1"
 # Instrumented programs on busy machines are an order of magnitude slower.
 PATIENCE = 10.0 if SANITIZED else 1.0
 GLOBAL_BATCH = 48  # of synthetic_job
-# A job that is to outlast what a test does to it has steps that take so long at least, on any machine: it is started
-# with PACED in its environment, and waits more than it computes.
-STEP_SECONDS = 0.01
-PACED = {"LOCKSTEP_STEP_TIME": "10ms"}
+# What only says that nothing hangs waits no shorter, since other programs may have the machine for seconds.
+LEAST_SECONDS = 120
+# A job that is to outlast what a test does to it has steps that take so long at least, on any machine, until the test
+# has done it (unpace()): it is started with PACED in its environment, and waits more than it computes.
+STEP_SECONDS = 0.03
+PACED = {"LOCKSTEP_STEP_TIME": "30ms"}
 
 
 def steps_that_last(seconds):
@@ -33,12 +38,13 @@ def steps_that_last(seconds):
 
 
 def wait_until(condition, seconds, what):
-    """Returns the first true value of condition(); fails after `seconds`.
+    """Returns the first true value of condition(); fails after `seconds`, and LEAST_SECONDS at least.
 
     Most conditions run a program or read /proc: asking takes a quarter of the time at most, so that many tests
     can wait beside each other.
     """
-    deadline = time.monotonic() + seconds * PATIENCE
+    seconds = max(seconds, LEAST_SECONDS) * PATIENCE
+    deadline = time.monotonic() + seconds
     while True:
         asked = time.monotonic()
         value = condition()
@@ -46,7 +52,7 @@ def wait_until(condition, seconds, what):
             return value
         now = time.monotonic()
         if now > deadline:
-            raise AssertionError(f"not within {seconds * PATIENCE:g} s: {what}")
+            raise AssertionError(f"not within {seconds:g} s: {what}")
         time.sleep(min(max(0.005, 3 * (now - asked)), 0.5))
 
 
@@ -92,6 +98,7 @@ class ProgramTest(unittest.TestCase):
         environment["XDG_CACHE_HOME"] = os.path.join(self.dir, "cache")
         environment["XDG_RUNTIME_DIR"] = self.runtime  # default sockets of a test's own
         environment["XDG_STATE_HOME"] = os.path.join(self.dir, "state")
+        environment["LOCKSTEP_STEP_TIME_UNTIL"] = os.path.join(self.dir, "unpaced")
         environment.update(more)
         return environment
 
@@ -119,6 +126,15 @@ class ProgramTest(unittest.TestCase):
     def measured(self, row, text):
         """For docs/results/fault_matrix.md: `ctest -V` shows it."""
         print(f"measured, row {row} of the fault matrix: {text}", file=sys.stderr)
+
+    def pace(self):
+        """Paced jobs that are to come are so until unpace()."""
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(self.dir, "unpaced"))
+
+    def unpace(self):
+        """What was to happen to paced jobs has: from now on they take no longer than they must."""
+        self.write("unpaced", "")
 
     def write(self, name, text):
         path = os.path.join(self.dir, name)
@@ -153,13 +169,14 @@ class ProgramTest(unittest.TestCase):
         return child, address
 
     def finish(self, child, seconds=60):
-        """(exit code, stdout, stderr) of a child that ends by itself."""
+        """(exit code, stdout, stderr) of a child that ends by itself, within `seconds` and LEAST_SECONDS at least."""
+        seconds = max(seconds, LEAST_SECONDS) * PATIENCE
         try:
-            out, err = child.communicate(timeout=seconds * PATIENCE)
+            out, err = child.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             child.kill()
             out, err = child.communicate()
-            raise AssertionError(f"did not end within {seconds} s:\n{out}\n{err}") from None
+            raise AssertionError(f"did not end within {seconds:g} s:\n{out}\n{err}") from None
         return child.returncode, out, err
 
     def run_program(self, program, *arguments, seconds=60, **options):
@@ -176,6 +193,21 @@ class ProgramTest(unittest.TestCase):
 
     def assert_nothing_left(self, seconds=10):
         wait_until(lambda: not self.processes(), seconds, f"processes left: {[p.argv for p in self.processes()]}")
+
+
+def free_port():
+    """One of 127.0.0.1 that nobody has. Not of those that the kernel gives away, to clients of others for instance,
+    before the program comes that is to listen there."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+        first = int(file.read().split()[0])
+    while True:
+        with socket.socket() as probe:
+            port = random.randrange(first // 2, first)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def synthetic_job(name="tiny", steps=20, shards=4, global_batch=GLOBAL_BATCH, nproc=4, hidden="[32]", extra="",

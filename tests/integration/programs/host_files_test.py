@@ -53,8 +53,8 @@ class HostFiles(HostsTest):
 
     def test_a_writer_that_wakes_up_late_does_not_become_the_newest(self):
         first, _ = self.up(1, 1, env={"LOCKSTEP_CHAOS": "stop rank:0@step:20/checkpoint"})
-        path = self.job_file(steps=steps_that_last(8), extra="checkpoint: {every: 20 steps}\nelastic: {min_workers: 1}\n",
-                             detection="5s")
+        path = self.job_file(steps=steps_that_last(30), detection="5s",
+                             extra="checkpoint: {every: 20 steps}\nelastic: {min_workers: 1}\n")
         job = self.submit(path)
         # Its host stands still with it, so that nobody ends it.
         writer = wait_until(lambda: next((p for p in self.workers_on(first) if state_of(p.pid) == "T"), None), 60,
@@ -119,10 +119,10 @@ class HostFiles(HostsTest):
 
     def test_hosts_that_share_no_folder_keep_a_copy_each(self):
         _, second, third = self.up_apart("runs")
-        path = self.job_file(steps=steps_that_last(15), extra="checkpoint: {every: 100 steps}\n"
+        path = self.job_file(steps=steps_that_last(30), extra="checkpoint: {every: 40 steps}\n"
                              "elastic: {min_workers: 1}\n")
         job = self.submit(path)
-        wait_until(lambda: all(max(self.copies().get(h, {0})) > 200 for h in ("h1", "h2")), 60,
+        wait_until(lambda: all(max(self.copies().get(h, {0})) > 80 for h in ("h1", "h2")), 60,
                    "both hosts have checkpoints")
         self.assertEqual(glob.glob(self.in_dir("runs/tiny/*")), [], "none of it is shared")
         self.kill_workers()
@@ -131,27 +131,25 @@ class HostFiles(HostsTest):
         # One that has nothing takes the place of one that had all.
         second.power_off()
         self.join(third, 1)
-        wait_until(lambda: "h3" in self.hosts_of(job), 60, "the third host works")
+        self.await_host(job, third)
         wait_until(lambda: self.copies().get("h3"), 60, "it has checkpoints, too")
         self.kill_workers()
         status = self.assert_good(job, path)
         self.assertEqual(glob.glob(self.in_dir("only-h[13]/runs/tiny/.s*")), [], status)
 
-    def hosts_of(self, job):
-        return [member["host"] for member in self.describe(job)["members"]]
-
     def test_a_host_alone_goes_on_from_its_copy(self):
         first, second, third = self.up_apart("runs")
-        path = self.job_file(steps=steps_that_last(10), extra="checkpoint: {every: 100 steps}\n"
+        path = self.job_file(steps=steps_that_last(30), extra="checkpoint: {every: 40 steps}\n"
                              "elastic: {min_workers: 1}\n")
         job = self.submit(path)
-        wait_until(lambda: all(max(self.copies().get(h, {0})) > 200 for h in ("h1", "h2")), 60,
+        wait_until(lambda: all(max(self.copies().get(h, {0})) > 80 for h in ("h1", "h2")), 60,
                    "both hosts have checkpoints")
         # Only the second one's files are left; the others begin with nothing.
         for pid in self.workers_on(second):
             os.kill(pid.pid, signal.SIGKILL)
         first.power_off()
         self.join(third, 1)
+        self.await_host(job, third)
         status = self.assert_good(job, path)
         self.assertIn("h3", self.hosts_of(job), status)
 

@@ -259,9 +259,9 @@ class HostsTest(harness.ProgramTest):
             text = re.sub(r"resources: .*", "resources: {nproc_per_node: 2, device: cpu}", file.read())
         text = edit(re.sub(r"(?m)^(elastic|checkpoint|restart): .*\n", "", text))
         own = self.write("alone/job.yaml", text)
-        return self.train(own, cwd=os.path.dirname(own), seconds=240)["model"]["sha256"]
+        return self.train(own, cwd=os.path.dirname(own), seconds=600)["model"]["sha256"]
 
-    def verb(self, *arguments, seconds=20, cwd=None):
+    def verb(self, *arguments, seconds=harness.LEAST_SECONDS, cwd=None):
         """A verb at the coordinator, from its own host: (exit code, stdout, stderr)."""
         verb, *rest = arguments
         result = subprocess.run([*self.network["head"].prefix(), os.path.join(harness.BIN, "launcher"), verb,
@@ -280,6 +280,7 @@ class HostsTest(harness.ProgramTest):
                            f"{count} nodes are there")
 
     def submit(self, *arguments, **options):
+        self.pace()
         code, out, err = self.verb("submit", "--no-follow", "-o", "json", *arguments, **options)
         self.assertEqual(code, 0, out + err)
         return json.loads(out.strip().splitlines()[-1])["job"]
@@ -295,6 +296,15 @@ class HostsTest(harness.ProgramTest):
     def step(self, job):
         return int(self.status(job).get("progress", {}).get("step", 0))
 
-    def end_of(self, job, seconds=240):
+    def hosts_of(self, job):
+        """By rank; places that nobody has are left out."""
+        members = sorted(self.describe(job)["members"], key=lambda m: m["rank"])
+        return [member["host"] for member in members if member["host"]]
+
+    def await_host(self, job, host):
+        harness.wait_until(lambda: host.name in self.hosts_of(job), 60, f"{host.name} has a worker")
+
+    def end_of(self, job, seconds=600):
+        self.unpace()
         final = ("SUCCEEDED", "FAILED", "CANCELLED")
         return harness.wait_until(lambda: (s := self.status(job))["state"] in final and s, seconds, "the job ends")

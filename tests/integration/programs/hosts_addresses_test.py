@@ -47,7 +47,7 @@ class HostsAddresses(HostsTest):
         self.network.add_second()
         self.start_head()
         self.join_all(hosts, "--interfaces=eth1")
-        path = self.job_file(2, steps=steps_that_last(4))
+        path = self.job_file(2, steps=steps_that_last(30))
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 20, 60, "both hosts train")
         peers = first.run("ss", "-tnH", "state", "established")
@@ -57,6 +57,8 @@ class HostsAddresses(HostsTest):
         # Longer than failure_detection; each still hears the coordinator there.
         first.hear_nothing_from(second)
         second.hear_nothing_from(first)
+        at = self.step(job)
+        wait_until(lambda: self.step(job) > at + steps_that_last(3), 60, "the job goes on")
         self.assert_good(job, path)
 
     def test_an_mtu_of_1280_at_one_end(self):
@@ -64,7 +66,7 @@ class HostsAddresses(HostsTest):
         hosts[1].run("ip", "link", "set", "eth0", "mtu", "1280")
         self.start_head()
         self.join_all(hosts)
-        path = self.job_file(2, steps=steps_that_last(2))
+        path = self.job_file(2, steps=steps_that_last(30))
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 20, 60, "both hosts train")
         sizes = [int(size) for size in re.findall(r" mss:(\d+)", hosts[0].run("ss", "-tniH", "dst", hosts[1].address))]

@@ -50,7 +50,7 @@ class Connection:
 
     def __init__(self, address, preface=True, tls=None):
         self.drained = 0
-        timeout = 10 * harness.PATIENCE
+        timeout = harness.LEAST_SECONDS * harness.PATIENCE
         if address.startswith("unix:"):
             self.socket = socket.socket(socket.AF_UNIX)
             self.socket.settimeout(timeout)
@@ -80,7 +80,7 @@ class Connection:
         except ConnectionError:
             return False
         finally:
-            self.socket.settimeout(10 * harness.PATIENCE)
+            self.socket.settimeout(harness.LEAST_SECONDS * harness.PATIENCE)
 
     def read_to_end(self):
         """All that comes until the other end closes."""

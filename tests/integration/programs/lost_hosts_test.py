@@ -14,6 +14,7 @@ from harness import steps_that_last, wait_until
 from hosts import HostsTest
 
 DETECTION = 2  # seconds
+NODE_SILENT, NODE_LOST = 3, 30  # the same for a node
 RECORD = struct.Struct("<qiiQ")  # of ledger.bin: step, shard, generation, hash
 
 
@@ -23,9 +24,6 @@ class LostHosts(HostsTest):
             name=name, steps=steps, shards=4, hidden="[64]", train_extra="  eval: {every: never}\n",
             extra=f"restart: {{max_restarts: 0}}\nfailure_detection: {DETECTION}s\n{extra}")
         return self.write(f"{name}.yaml", re.sub(r"resources: .*", f"resources: {{{resources}, device: cpu}}", text))
-
-    def hosts_of(self, job):
-        return {member["host"] for member in self.describe(job)["members"] if member["host"]}
 
     def assert_good(self, job, path):
         status = self.end_of(job)
@@ -63,7 +61,7 @@ class LostHosts(HostsTest):
 
     def test_the_next_step_without_a_host_of_three(self):
         third = self.up(1, 1, 1)[2]
-        path = self.job_file("nodes: 3, nproc_per_node: 1", steps_that_last(8), "elastic: {min_workers: 2}\n")
+        path = self.job_file("nodes: 3, nproc_per_node: 1", steps_that_last(30), "elastic: {min_workers: 2}\n")
         job = self.submit(path)
         killed = []
         for _ in range(2):
@@ -75,14 +73,14 @@ class LostHosts(HostsTest):
               f"after its power was off; committed after {[round(fault['to_next_step_ms']) for fault in faults]} ms",
               flush=True)
         self.assertEqual([fault["host"] for fault in faults], ["h3"] * 3)
-        # Beside other tests one takes longer now and then.
-        self.assertLess(min(killed), 1 * harness.PATIENCE)
-        # The node of a host that is silent is given up after 3 s.
-        self.assertLess(silent, (max(DETECTION, 3) + 1) * harness.PATIENCE)
+        # By the ends of their connections, sooner than who is silent; beside other tests one takes longer now and then.
+        self.assertLess(min(killed), NODE_SILENT * harness.PATIENCE)
+        # By its silence, and not only when its node is given up for lost.
+        self.assertLess(silent, NODE_LOST / 2 * harness.PATIENCE)
 
     def test_each_host_in_turn(self):
         hosts = self.up(1, 1, 2)
-        path = self.job_file("ranks_per_node: [1, 1, 2]", steps_that_last(10), "elastic: {min_workers: 2}\n")
+        path = self.job_file("ranks_per_node: [1, 1, 2]", steps_that_last(30), "elastic: {min_workers: 2}\n")
         job = self.submit(path)
         self.time_to_next_step(job, 4, hosts[0].power_off)
         hosts[0].plug()
@@ -91,7 +89,7 @@ class LostHosts(HostsTest):
         self.join(hosts[1], 1)
         self.time_to_next_step(job, 4, hosts[2].power_off)
         self.assert_good(job, path)
-        self.assertEqual(self.hosts_of(job), {"h1", "h2"})
+        self.assertEqual(set(self.hosts_of(job)), {"h1", "h2"})
 
     def workers_on(self, host):
         pids = set(host.pids())
@@ -101,9 +99,9 @@ class LostHosts(HostsTest):
         # Two jobs at once, since a guest waits half a minute for its coordinator: a submitted one that needs all its
         # workers, on the first three hosts, and one without a daemon on the third and the second.
         first, second, third, _ = self.up(1, 1, 2, 2)
-        path = self.job_file("ranks_per_node: [1, 1, 2]", steps_that_last(6))
+        path = self.job_file("ranks_per_node: [1, 1, 2]", steps_that_last(30))
         job = self.submit(path)
-        guests = self.job_file("nodes: 2, nproc_per_node: 1", steps_that_last(10), name="guests",
+        guests = self.job_file("nodes: 2, nproc_per_node: 1", steps_that_last(30), name="guests",
                                extra="elastic: {min_workers: 1}\ncheckpoint: {dir: saved}\n")
         run = [self.on(host, "launcher", "--nnodes=2", f"--rdzv-endpoint={third.address}:29500", f"--node-rank={rank}",
                        "-o", "json", guests, log=f"guests{rank}",
@@ -114,7 +112,7 @@ class LostHosts(HostsTest):
         wait_until(lambda: len(self.workers_on(second)) == 2, 60, "two workers are on the second host")
         self.time_to_next_step(job, 4, second.unplug)
         self.assert_good(job, path)
-        self.assertEqual(self.hosts_of(job), {"h3", "h4"})
+        self.assertEqual(set(self.hosts_of(job)), {"h3", "h4"})
         # On that host nobody goes on: the guest's worker saves and ends, the agent's waits for its coordinator.
         self.assertEqual([child.wait(timeout=120 * harness.PATIENCE) for child in run], [0, 4], self.said("guests1"))
         self.assertRegex(self.said("guests1"), r"the state of this host's workers is saved as \S*/saved/step-0*\d+;")
@@ -129,15 +127,15 @@ class LostHosts(HostsTest):
 
     def test_a_standby_on_a_third_host_takes_over(self):
         second = self.up(1, 1, 1)[1]
-        path = self.job_file("nodes: 2, nproc_per_node: 1, standby: 1", steps_that_last(5))
+        path = self.job_file("nodes: 2, nproc_per_node: 1, standby: 1", steps_that_last(30))
         job = self.submit(path)
         self.on(self.network["head"], "launcher", "logs", f"--coordinator={self.address}", f"--token-file={self.token}",
                 "-f", job, log="followed")
         wait_until(lambda: int(self.status(job).get("standbys", 0)) == 1, 60, "the standby is ready")
         self.time_to_next_step(job, 2, second.power_off)
         self.assert_good(job, path)
-        self.assertIn("a standby takes over", self.said("followed"))
-        self.assertEqual(self.hosts_of(job), {"h1", "h3"})
+        wait_until(lambda: "a standby takes over" in self.said("followed"), 60, "who follows hears of it")
+        self.assertEqual(set(self.hosts_of(job)), {"h1", "h3"})
 
 
 if __name__ == "__main__":

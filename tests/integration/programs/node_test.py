@@ -27,6 +27,7 @@ class Node(Nodes):
                       "nproc_per_node: 4", f"nodes: {nodes}, nproc_per_node: {nproc}"))
 
     def end_of(self, job, expected):
+        self.unpace()
         status = wait_until(lambda: (s := self.status(job))["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") and s,
                             240, "the job ends")
         self.assertEqual(status["state"], "SUCCEEDED", status)
@@ -52,14 +53,14 @@ class Node(Nodes):
         first = self.start_agent("node", 1)
         wait_until(lambda: "connected to the coordinator" in self.said("node"), 10, "the first one is there")
         second = self.start_agent("node", 1)
-        self.assertEqual(second.wait(timeout=10 * harness.PATIENCE), 5)
+        self.assertEqual(second.wait(timeout=harness.LEAST_SECONDS * harness.PATIENCE), 5)
         self.assertIn(f"another agent (process {first.pid}) runs with the state folder", self.said("node"))
         self.assertIn("--state-dir", self.said("node"))
         self.start_agent("other", 1)
         wait_until(lambda: "connected to the coordinator" in self.said("other"), 10, "the other one is there")
 
     def test_a_job_goes_on_elsewhere_when_an_agent_is_killed(self):
-        path = self.job_file(nodes=2, nproc=1, steps=steps_that_last(8))
+        path = self.job_file(nodes=2, nproc=1, steps=steps_that_last(30))
         expected = self.undisturbed(path)
         agents = [self.start_agent(name, 1) for name in ("one", "two")]
         job = self.submit(path)
@@ -69,7 +70,7 @@ class Node(Nodes):
         self.end_of(job, expected)
 
     def test_a_job_waits_for_its_only_node_and_goes_on_from_its_checkpoint(self):
-        path = self.job_file(nodes=1, nproc=2, steps=steps_that_last(8))
+        path = self.job_file(nodes=1, nproc=2, steps=steps_that_last(30))
         expected = self.undisturbed(path)
         agent = self.start_agent("node", 2)
         job = self.submit(path)

@@ -80,15 +80,17 @@ class Nodes(harness.ProgramTest):
         with open(path, encoding="utf-8") as file:
             text = re.sub(r"nodes: \d+, nproc_per_node: \d+", "nproc_per_node: 2", file.read())
         alone = self.write("alone/job.yaml", text)
-        return self.train(alone, cwd=os.path.dirname(alone), seconds=240)["model"]["sha256"]
+        return self.train(alone, cwd=os.path.dirname(alone), seconds=600)["model"]["sha256"]
 
     def submit(self, *arguments):
+        self.pace()
         out = self.ask("submit", "--no-follow", "-o", "json", *arguments)
         return json.loads(out.strip().splitlines()[-1])["job"]
 
     def end_of(self, job, expected):
+        self.unpace()
         status = wait_until(lambda: (s := self.describe(job)["status"])["state"] in
-                            ("SUCCEEDED", "FAILED", "CANCELLED") and s, 240, "the job ends")
+                            ("SUCCEEDED", "FAILED", "CANCELLED") and s, 600, "the job ends")
         self.assertEqual(status["state"], "SUCCEEDED", status)
         self.assertEqual(int(status["restarts"]), 0, status)
         self.assertEqual(status["result"]["faults"], [], "nobody failed")

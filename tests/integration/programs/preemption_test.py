@@ -29,7 +29,7 @@ class Preemption(Gates):
         return [line["step"] for line in lines if line.get("kind") == "step"]
 
     def test_training_stops_saves_and_goes_on_with_the_same_bits(self):
-        path, expected = self.training(10, "checkpoint: {dir: saved, every: 100000 steps}\n")
+        path, expected = self.training(30, "checkpoint: {dir: saved, every: 100000 steps}\n")
         self.join("one", 2)
         low = self.submit(path)
         wait_until(lambda: self.step(low) > 100, 60, "it trains")
@@ -53,7 +53,7 @@ class Preemption(Gates):
         self.assertEqual(steps, sorted(set(steps)))
 
     def test_without_a_checkpoint_it_begins_anew(self):
-        path, expected = self.training(6, "")
+        path, expected = self.training(30, "")
         self.join("one", 2)
         low = self.submit(path)
         wait_until(lambda: self.step(low) > 50, 60, "it trains")
@@ -66,7 +66,7 @@ class Preemption(Gates):
         self.assertEqual(self.steps_of(low).count(1), 2)
 
     def test_an_elastic_job_gives_workers_up_and_has_them_again(self):
-        path, expected = self.training(20, "elastic: {min_workers: 1, max_workers: 2}\n")
+        path, expected = self.training(30, "elastic: {min_workers: 1, max_workers: 2}\n")
         self.join("one", 2)
         low = self.submit(path)
         wait_until(lambda: self.step(low) > 50, 60, "it trains")

@@ -4,7 +4,6 @@ after run."""
 
 import json
 import os
-import socket
 import unittest
 
 import harness
@@ -61,9 +60,7 @@ class SameBits(harness.ProgramTest):
     def test_workers_of_one_job_may_have_other_instruction_sets(self):
         job = self.write("job.yaml", job_of("gpt"))
         alone = self.train("--nproc-per-node=1", job)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+        endpoint = f"127.0.0.1:{harness.free_port()}"
         token = {"LOCKSTEP_TOKEN": "0123456789abcdef0123456789abcdef"}
         hosts = [self.start("launcher", "--nnodes=2", f"--rdzv-endpoint={endpoint}", f"--node-rank={rank}", "-o", "json",
                             job, env=dict(token, LOCKSTEP_ISA=name)) for rank, name in enumerate(SETS)]

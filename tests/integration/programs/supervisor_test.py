@@ -12,7 +12,7 @@ from nodes import Nodes
 
 
 class Supervised(Nodes):
-    def job_file(self, nodes=1, nproc=2, steps=steps_that_last(10), restarts=0, name="tiny"):
+    def job_file(self, nodes=1, nproc=2, steps=steps_that_last(30), restarts=0, name="tiny"):
         return self.write(f"{name}.yaml", harness.synthetic_job(
             name=name, steps=steps, shards=2, hidden="[64]", train_extra="  eval: {every: never}\n",
             extra=f"restart: {{max_restarts: {restarts}}}\nelastic: {{min_workers: 1}}\nfailure_detection: 1s\n").replace(
@@ -27,7 +27,7 @@ class Supervised(Nodes):
     def end(self, agent, number):
         """Ends the agent alone, and sees that steps go on without it."""
         agent.send_signal(number)
-        agent.wait(timeout=10 * harness.PATIENCE)
+        agent.wait(timeout=harness.LEAST_SECONDS * harness.PATIENCE)
 
     def steps_go_on(self, job):
         step = self.step(job)
@@ -41,6 +41,7 @@ class Supervised(Nodes):
         return agent, job
 
     def ended(self, job, expected=None):
+        self.unpace()
         status = wait_until(lambda: (s := self.status(job))["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") and s,
                             240, "the job ends")
         self.assertEqual(status["state"], "SUCCEEDED", status)
@@ -90,10 +91,11 @@ class Adoption(Supervised):
         self.assertIn("SIGKILL", status["result"]["faults"][0]["cause"])
 
     def test_the_job_ends_while_no_agent_is_there(self):
-        path = self.job_file(steps=steps_that_last(4))
+        path = self.job_file()
         expected = self.undisturbed(path)
         agent, job = self.training(path)
         self.end(agent, signal.SIGKILL)
+        self.unpace()
         wait_until(lambda: not self.workers(), 60, "the workers are through")
         self.start_agent("node", 2)
         self.assertEqual(int(self.ended(job, expected)["restarts"]), 0)
@@ -152,7 +154,7 @@ class Adoption(Supervised):
 
 class Endings(Supervised):
     def test_without_an_agent_the_workers_end_after_the_grace(self):
-        agent, _ = self.training(self.job_file(steps=200000), "--orphan-grace=2s")
+        agent, _ = self.training(self.job_file(steps=200000), "--orphan-grace=10s")
         self.end(agent, signal.SIGKILL)
         self.assertEqual(len(self.workers()), 2, "not at once")
         wait_until(lambda: not self.workers() and not self.supervisors(), 30, "they are ended")

@@ -142,8 +142,8 @@ class Served(TlsTest):
         copy = shutil.copy(self.token, os.path.join(self.dir, "copied"))
         self.start("launcher", "join", f"--coordinator={address}", "--slots=2", f"--token-file={copy}",
                    env=PACED)
-        path = self.write("job.yaml", harness.synthetic_job(nproc=2, steps=steps_that_last(10)))
-        here = self.train("--nproc-per-node=2", path, seconds=240)
+        path = self.write("job.yaml", harness.synthetic_job(nproc=2, steps=steps_that_last(30)))
+        here = self.train("--nproc-per-node=2", path, seconds=600)
         code, out, err = self.launch("submit", "--no-follow", f"--coordinator={address}", "-o", "json", path)
         self.assertEqual(code, 0, out + err)  # the token of this user's own coordinator is found
         job = json.loads(out.strip().splitlines()[-1])["job"]
@@ -160,6 +160,7 @@ class Served(TlsTest):
         self.coordinator(listen=address)
         wait_until(lambda: status()["state"] == "RUNNING", 30, "the coordinator knows it again")
         self.assertEqual(sorted(p.pid for p in self.processes("worker")), before, "nobody was ended")
+        self.unpace()
         end = wait_until(lambda: (s := status())["state"] in ("SUCCEEDED", "FAILED") and s, 240, "it ends")
         self.assertEqual(end["state"], "SUCCEEDED", end["reason"])
         self.assertEqual(end["result"]["model_sha256"], here["model"]["sha256"])
@@ -374,7 +375,7 @@ class Renewed(TlsTest):
         node = os.path.join(self.dir, "node")
         self.start("launcher", "join", f"--coordinator={address}", "--slots=2", f"--token-file={copy}",
                    f"--state-dir={node}", env=PACED)
-        path = self.write("job.yaml", harness.synthetic_job(nproc=2, steps=steps_that_last(30)))
+        path = self.write("job.yaml", harness.synthetic_job(nproc=2, steps=steps_that_last(600)))
         code, out, err = self.launch("submit", "--no-follow", f"--coordinator={address}", "-o", "json", path)
         self.assertEqual(code, 0, out + err)
         job = json.loads(out.strip().splitlines()[-1])["job"]
@@ -417,9 +418,7 @@ class RunOverHosts(TlsTest):
 
     def setUp(self):
         super().setUp()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.endpoint = f"127.0.0.1:{harness.free_port()}"
         self.path = self.write("job.yaml", harness.synthetic_job(nproc=1, train_extra="  eval: {every: never}\n"))
 
     def launch_on(self, rank, *more, token):

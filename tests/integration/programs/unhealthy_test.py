@@ -31,7 +31,7 @@ class Unhealthy(Nodes):
         found = self.await_state(node, "unhealthy")
         self.assertIn(f"the disk of {disk}/runs has ", found["reason"])
         self.assertIn("make room", found["reason"])
-        self.assertIn("this node takes no work", wait_until(lambda: self.said("node"), 10, "it says so"))
+        wait_until(lambda: "this node takes no work" in self.said("node"), 10, "it says so")
         job = self.submit(self.job_file(nodes=1, nproc=1, steps=20))
         status = wait_until(lambda: (s := self.describe(job)["status"])["state"] == "PENDING" and
                             "MiB left" in s["reason"] and s, 20, "the job waits")

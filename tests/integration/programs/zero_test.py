@@ -72,7 +72,7 @@ class Zero(harness.ProgramTest):
         self.assertIn("training.safetensors", self.saved("zero"))
 
     def test_either_goes_on_from_the_others_checkpoint(self):
-        steps = steps_that_last(2)  # long enough for a checkpoint to be whole, however slow the disk is
+        steps = steps_that_last(6)  # long enough for a checkpoint to be whole, however slow the disk is
         path = self.write("job.yaml", job(steps=steps))
         wanted = self.outcome(self.train(*OFF, path))
         for name, before, after in (("a", OFF, ()), ("b", (), OFF), ("c", (), ("--nproc-per-node=3",))):
@@ -87,7 +87,7 @@ class Zero(harness.ProgramTest):
             self.assertEqual(self.outcome(json.loads(out.strip().splitlines()[-1])), wanted, name)
 
     def test_both_holders_gone_means_the_newest_checkpoint(self):
-        steps = steps_that_last(2)  # as above
+        steps = steps_that_last(6)  # as above
         path = self.write("job.yaml", job(
             steps=steps, extra="elastic: {min_workers: 1, max_workers: 4}\nrestart: {max_restarts: 9}\n"
                                f"checkpoint: {{every: {steps // 20} steps, dir: saved}}\n"))

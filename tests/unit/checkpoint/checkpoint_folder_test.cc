@@ -33,10 +33,13 @@ bool Always() { return true; }
 
 class CheckpointFolderTest : public ::testing::Test {
  protected:
-  CheckpointFolderTest() : folder_(std::string(::testing::TempDir()) + "/folder") {
-    fs::remove_all(folder_);
+  CheckpointFolderTest()
+      : own_(absl::StrCat(::testing::TempDir(), "/checkpoints-", ::getpid())),
+        folder_(own_ + "/folder") {
+    fs::remove_all(own_);
+    fs::create_directory(own_);
   }
-  ~CheckpointFolderTest() override { fs::remove_all(folder_); }
+  ~CheckpointFolderTest() override { fs::remove_all(own_); }
 
   // Saves a state of one number through `storage_`, as of the run with this number.
   absl::Status Save(int64_t step, int64_t sequence, int64_t best = 0, int64_t generation = 0) {
@@ -75,6 +78,7 @@ class CheckpointFolderTest : public ::testing::Test {
   }
   void Touch(const std::string& name) { std::ofstream(folder_ + "/" + name) << "x"; }
 
+  const std::string own_;
   const std::string folder_;
   RecordingStorage storage_;
 };
@@ -316,11 +320,12 @@ TEST(MountPointTest, IsThatOfTheDeepestFolderThatIsThere) {
   Storage* const disk = Storage::Disk();
   EXPECT_EQ(*disk->MountPoint("/proc/self/no/such/file"), "/proc");
   EXPECT_EQ(*disk->MountPoint("/no-such-folder/below"), "/");
-  const std::string link = std::string(::testing::TempDir()) + "/dangling";
+  const std::string link = absl::StrCat(::testing::TempDir(), "/dangling-", ::getpid());
   fs::remove(link);
   fs::create_symlink("/no-such-folder", link);
   EXPECT_EQ(disk->MountPoint(link + "/below").status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(disk->MountPoint(link).status().message(), HasSubstr("dangling is a link"));
+  EXPECT_THAT(disk->MountPoint(link).status().message(),
+              HasSubstr(absl::StrCat("dangling-", ::getpid(), " is a link")));
   fs::remove(link);
 }
 

@@ -2,6 +2,7 @@
 #include "common/lock_file.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -21,7 +22,7 @@ class LockFileTest : public testing::Test {
   void SetUp() override { std::filesystem::remove_all(folder_); }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  const std::string folder_ = absl::StrCat(testing::TempDir(), "/lock_file_test");
+  const std::string folder_ = absl::StrCat(testing::TempDir(), "/lock_file_test-", ::getpid());
   const std::string path_ = absl::StrCat(folder_, "/deeper/shared.lock");
 };
 

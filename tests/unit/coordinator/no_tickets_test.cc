@@ -7,10 +7,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <fstream>
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/client/openssl_free.h"
 
 namespace lockstep::coordinator {
@@ -40,8 +42,10 @@ TEST_F(NoTicketsTest, ThereAreNone) {
 
 TEST_F(NoTicketsTest, WhatTheHostSaysStays) {
   const std::string path = testing::TempDir() + "no_tickets_test.cnf";
-  std::ofstream(path) << "openssl_conf = all\n[all]\nssl_conf = tls\n[tls]\nsystem_default = "
-                         "strict\n[strict]\nMinProtocol = TLSv1.3\n";
+  const std::string own = absl::StrCat(path, ".", ::getpid());  // the test's process and its child
+  std::ofstream(own) << "openssl_conf = all\n[all]\nssl_conf = tls\n[tls]\nsystem_default = "
+                        "strict\n[strict]\nMinProtocol = TLSv1.3\n";
+  ASSERT_EQ(std::rename(own.c_str(), path.c_str()), 0);
   EXPECT_EXIT(::_exit(Look(path.c_str(), TLS1_3_VERSION)), testing::ExitedWithCode(0), "");
 }
 

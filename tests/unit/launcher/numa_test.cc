@@ -2,6 +2,8 @@
 // NUMA nodes, in made folders.
 #include "launcher/agent/numa.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -32,7 +34,7 @@ class NumaTest : public testing::Test {
   void SetUp() override { std::filesystem::remove_all(root_); }
   void TearDown() override { std::filesystem::remove_all(root_); }
 
-  const std::string root_ = testing::TempDir() + "/numa_test";
+  const std::string root_ = absl::StrCat(testing::TempDir(), "/numa_test-", ::getpid());
 };
 
 TEST_F(NumaTest, EachNodeHasItsCpusItsMemoryAndTheGpusNearIt) {

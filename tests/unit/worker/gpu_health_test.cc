@@ -50,7 +50,7 @@ class GpuHealthTest : public testing::Test {
     return found;
   }
 
-  const std::string root_ = testing::TempDir() + "/gpu_health_test";
+  const std::string root_ = absl::StrCat(testing::TempDir(), "/gpu_health_test-", ::getpid());
 };
 
 TEST_F(GpuHealthTest, PlacesHaveNodesAndCpus) {

@@ -2,10 +2,13 @@
 // What the kernel says of GPUs, in made folders.
 #include "worker/commands/host_gpus.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -24,7 +27,7 @@ class HostGpusTest : public testing::Test {
   void SetUp() override { std::filesystem::remove_all(root_); }
   void TearDown() override { std::filesystem::remove_all(root_); }
 
-  const std::string root_ = testing::TempDir() + "/host_gpus_test";
+  const std::string root_ = absl::StrCat(testing::TempDir(), "/host_gpus_test-", ::getpid());
 };
 
 TEST_F(HostGpusTest, PlacesAreThoseOfTheDriversDevices) {

@@ -4,6 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 
 namespace lockstep::worker {
 namespace {
@@ -22,6 +28,26 @@ TEST(StepPaceTest, AStepTakesItsTimeAtLeast) {
   EXPECT_EQ(clock.Now(), late);
   pace.BeginStep();
   EXPECT_EQ(clock.Now() - late, absl::Milliseconds(2));
+}
+
+TEST(StepPaceTest, AFileEndsIt) {
+  FakeClock clock;
+  const std::string file = absl::StrCat(testing::TempDir(), "/step_pace_test-", ::getpid());
+  ::setenv(StepPace::kVariable, "2ms", 1);
+  ::setenv(StepPace::kUntil, file.c_str(), 1);
+  absl::StatusOr<StepPace> pace = StepPace::FromEnvironment(&clock);
+  ::unsetenv(StepPace::kVariable);
+  ::unsetenv(StepPace::kUntil);
+  ASSERT_TRUE(pace.ok()) << pace.status();
+  const absl::Time begin = clock.Now();
+  for (int step = 0; step < 3; ++step) pace->BeginStep();
+  EXPECT_EQ(clock.Now() - begin, absl::Milliseconds(4));
+  std::ofstream(file) << "";
+  for (int step = 0; step < 3; ++step) pace->BeginStep();
+  EXPECT_EQ(clock.Now() - begin, absl::Milliseconds(4));
+  ASSERT_EQ(::unlink(file.c_str()), 0);
+  pace->BeginStep();
+  EXPECT_EQ(clock.Now() - begin, absl::Milliseconds(4)) << "for good";
 }
 
 TEST(StepPaceTest, TheEnvironmentSaysHowLong) {

@@ -29,7 +29,8 @@ TEST_F(TelemetryTest, BeatsByItself) {
 }
 
 TEST_F(TelemetryTest, BeatsSoonWhenItIsAsked) {
-  Telemetry telemetry(&board_, &link_, Clock::Real(), kNever);
+  FakeClock clock(absl::FromUnixSeconds(1000));
+  Telemetry telemetry(&board_, &link_, &clock, kNever);
   board_.generation = 4;
   board_.step = 12;
   board_.Moved();
@@ -40,8 +41,8 @@ TEST_F(TelemetryTest, BeatsSoonWhenItIsAsked) {
   EXPECT_EQ(Last().progress_counter(), 1);
   EXPECT_FALSE(Last().has_since_first_commit());
   EXPECT_FALSE(Last().has_since_restored());
-  board_.first_commit = absl::ToUnixNanos(Clock::Real()->Now() - absl::Seconds(3));
-  board_.restored = absl::ToUnixNanos(Clock::Real()->Now() - absl::Seconds(5));
+  board_.first_commit = absl::ToUnixNanos(clock.Now() - absl::Seconds(3));
+  board_.restored = absl::ToUnixNanos(clock.Now() - absl::Seconds(5));
   telemetry.Flush();
   EXPECT_EQ(Last().since_first_commit().seconds(), 3);
   EXPECT_EQ(Last().since_restored().seconds(), 5);
