@@ -153,6 +153,67 @@ class ZeroOnGpuHosts(OnGpusOfHosts):
             with self.subTest(setting):
                 self.assert_good(self.submit("--set", setting, path), path, expected)
 
+    def test_deaths_in_every_half_of_a_step_lose_none(self):
+        self.up(2, 2, env=NCCL)
+        kills = ("kill rank:1@step:20/begun;kill rank:2@step:45/reduced;kill rank:3@step:70/reduce;"
+                 "kill rank:0@step:95/begun")
+        # A step is so long that who replaces a dead worker is there before the next one dies.
+        path = self.job_file(steps=110, extra="restart: {max_restarts: 9}\nelastic: {min_workers: 1}\n"
+                             f'env: {{LOCKSTEP_CHAOS: "{kills}", LOCKSTEP_STEP_TIME: 100ms}}\n')
+        expected = self.alone(path)
+        for use in ("auto", "never"):
+            status = self.assert_good(self.submit("--set", f"nccl.use={use}", path), path, expected)
+            self.no_step_lost(status)
+            self.assertEqual(len(status["result"]["faults"]), 4, status)
+
+    def test_a_host_that_loses_its_power_takes_no_part_with_it(self):
+        hosts = self.up(2, 2, 0, env=NCCL)
+        path = self.job_file(steps=steps_that_last(4), extra=HEALS)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
+        hosts[0].power_off()
+        self.join(hosts[2], 2, env=NCCL)
+        self.no_step_lost(self.assert_good(job, path))
+        self.assertEqual({member["host"] for member in self.members(job)}, {"h2", "h3"})
+
+    def test_more_and_fewer_workers(self):
+        self.up(2, 2, env=NCCL)
+        path = self.job_file(steps=150, extra="elastic: {min_workers: 1, max_workers: 4}\n"
+                             "env: {LOCKSTEP_STEP_TIME: 200ms}\n")
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 3, 60, "both hosts train")
+        for workers in (3, 4, 2, 1, 4):
+            code, _, err = self.verb("scale", job, str(workers))
+            self.assertEqual(code, 0, err)
+            wait_until(lambda: len(self.members(job)) == workers, 60, f"{workers} workers")
+            at = self.step(job)
+            wait_until(lambda: self.step(job) > at + 5, 60, "it goes on")
+        self.assertEqual(len(self.assert_good(job, path)["result"].get("faults", [])), 0)
+        self.assertNotIn("are gone", self.logs_of(job))
+
+    def test_a_checkpoint_is_that_of_a_run_without_and_goes_on_with_other_hosts(self):
+        self.up(2, 2, 2, env=NCCL)
+        path = self.job_file(extra="checkpoint: {every: 20 steps, dir: saved}\n")
+        expected = self.alone(path)
+        self.assert_good(self.submit(path), path, expected)
+        one = self.job_file(extra="checkpoint: {every: 20 steps, dir: plain}\n", resources="nproc_per_node: 1",
+                            name="plain.yaml")
+        self.train("--set", "train.zero_stage=0", one, cwd=self.dir, env=GPUS)
+        for name in ("model.safetensors", "training.safetensors"):
+            both = [self.read(os.path.join(folder, "last", name)) for folder in ("saved", "plain")]
+            self.assertEqual(both[0], both[1], name)
+        saved = os.path.join(self.dir, "saved")
+        newest = max(name for name in os.listdir(saved) if name.startswith("step-"))
+        os.rename(os.path.join(saved, newest), os.path.join(self.dir, "aside"))
+        path = self.job_file(extra="checkpoint: {every: 20 steps, dir: saved}\n", resources="ranks_per_node: [1, 1, 2]")
+        job = self.submit(path)
+        self.assert_good(job, path, expected)
+        self.assertRegex(self.logs_of(job), r"step-0*40\b")
+
+    def read(self, name):
+        with open(os.path.join(self.dir, name), "rb") as file:
+            return file.read()
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
