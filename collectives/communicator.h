@@ -232,11 +232,12 @@ class Communicator {
   virtual absl::Status Recv(void* data, int64_t count, DType dtype, int from,
                             absl::Time deadline) = 0;
   virtual absl::Status Barrier(absl::Time deadline) = 0;
-  // Parts of a vector of `count` floats at `data` (memory of Transport::vectors(); where those lie
-  // on the host, any memory of the transport will do): each transfer brings its elements from the
-  // sender's vector to the same place in those of its receivers. The transfers are the same on
-  // every rank, and nothing that one sends is what one receives. Blocks until this rank has sent
-  // and received its own; after an error what it was to receive is undefined.
+  // Parts of a vector of `count` floats at `data` (any memory of the transport; with all ranks that
+  // of Transport::vectors(), or with all that of Allocate and ReservePages): each transfer brings
+  // its elements from the sender's vector to the same place in those of its receivers. The
+  // transfers are the same on every rank, and nothing that one sends is what one receives. Blocks
+  // until this rank has sent and received its own; after an error what it was to receive is
+  // undefined.
   virtual absl::Status ExchangeRanges(float* data, int64_t count,
                                       absl::Span<const RangeTransfer> transfers,
                                       absl::Time deadline);

@@ -207,6 +207,7 @@ absl::Status NcclCommunicator::Recv(void* data, int64_t count, DType dtype, int 
 absl::Status NcclCommunicator::ExchangeRanges(float* data, int64_t count,
                                               absl::Span<const RangeTransfer> transfers,
                                               absl::Time deadline) {
+  if (!OnGpu(data)) return control_->ExchangeRanges(data, count, transfers, deadline);
   Operation operation = plane_->NewOperation(OpKind::kExchange, count, DType::kFloat32);
   operation.layout = LayoutOf(transfers);
   const auto calls = [&] {

@@ -109,7 +109,7 @@ absl::Status NcclStatus(const NcclApi& api, NcclComm comm, NcclResult result,
                         const std::string& what) {
   if (result == kNcclSuccess) return absl::OkStatus();
   std::string text = absl::StrCat(what, ": NCCL says: ", api.error_string(result));
-  const char* last = comm == nullptr ? nullptr : api.last_error(comm);
+  const char* last = api.last_error(comm);  // it takes null too
   if (last != nullptr && *last != '\0') absl::StrAppend(&text, " (", last, ")");
   if (result == kNcclRemoteError || result == kNcclSystemError) return absl::AbortedError(text);
   return absl::InternalError(text);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "collectives/control_plane.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "common/check.h"
@@ -19,6 +20,13 @@ template <size_t N>
 void SetText(const std::string& from, char (&to)[N]) {
   std::memcpy(to, from.data(), std::min(from.size(), N - 1));
 }
+
+// What rank 0 gives the others: an id, or why it has none. Plain data: it travels as bytes.
+struct IdOffer {
+  NcclUniqueId id{};
+  int32_t code = 0;  // absl::StatusCode
+  char reason[508] = {};
+};
 
 const char* Word(NcclJoin::Way way) {
   if (way == NcclJoin::Way::kShrink) return "shrunk";
@@ -171,8 +179,8 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclTransport::Join(Communicator* con
   last_way_ = NcclJoin::Way::kNew;
   const auto make = [this]() -> absl::StatusOr<NcclUniqueId> {
     NcclUniqueId id{};
-    LS_RETURN_IF_ERROR(NcclStatus(library_->api, nullptr, library_->api.get_unique_id(&id),
-                                  "NCCL's communicator"));
+    LS_RETURN_IF_ERROR(
+        NcclStatus(library_->api, nullptr, library_->api.get_unique_id(&id), "ncclGetUniqueId"));
     return id;
   };
   LS_ASSIGN_OR_RETURN(const NcclUniqueId id, ShareId(control, make, wait));
@@ -180,22 +188,21 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclTransport::Join(Communicator* con
                            Config(), wait);
 }
 
-// Rank 0 makes the id. When it cannot, the others get zeros and fail too.
 absl::StatusOr<NcclUniqueId> NcclTransport::ShareId(
     Communicator* control, const std::function<absl::StatusOr<NcclUniqueId>()>& make,
     const NcclWait& wait) {
-  NcclUniqueId id{};
-  absl::Status status;
+  IdOffer offer;
   if (control->rank() == 0) {
     const absl::StatusOr<NcclUniqueId> made = make();
-    status = made.status();
-    if (made.ok()) id = *made;
+    if (made.ok()) offer.id = *made;
+    offer.code = static_cast<int32_t>(made.status().raw_code());
+    SetText(std::string(made.status().message()), offer.reason);
   }
-  LS_RETURN_IF_ERROR(control->Broadcast(&id, sizeof(id), DType::kUInt8, 0, wait.deadline));
-  LS_RETURN_IF_ERROR(status);
-  const NcclUniqueId none{};
-  if (std::memcmp(&id, &none, sizeof(id)) != 0) return id;
-  return absl::InternalError("rank 0 has no id for NCCL's communicator: its log says why");
+  LS_RETURN_IF_ERROR(control->Broadcast(&offer, sizeof(offer), DType::kUInt8, 0, wait.deadline));
+  const auto code = static_cast<absl::StatusCode>(offer.code);
+  if (code == absl::StatusCode::kOk) return offer.id;
+  return absl::Status(code,
+                      absl::StrCat("rank 0 has no id for NCCL's communicator: ", offer.reason));
 }
 
 absl::StatusOr<std::unique_ptr<NcclGroup>> NcclTransport::JoinByHeld(Communicator* control,

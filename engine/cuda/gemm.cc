@@ -50,8 +50,9 @@ absl::StatusOr<Product> Product::Make(const CudaTarget& target, const MatmulShap
 }
 
 Code Product::Run(const CudaContext& context, const void* a, const void* b, void* c,
-                  const void* bias, bool adds, void* aux, const Units& units) const {
-  const MatmulRun run{a, b, c, bias, aux, units.a, units.b, adds, context.workspace};
+                  const void* bias, bool adds, void* aux, const Units& units,
+                  const void* addend) const {
+  const MatmulRun run{a, b, c, bias, aux, units.a, units.b, adds, context.workspace, addend};
   return matmul_->run(prepared_.get(), run, context.stream);
 }
 
@@ -94,10 +95,11 @@ absl::StatusOr<std::shared_ptr<const Gemm>> Gemm::Make(const CudaTarget& target,
   std::shared_ptr<Gemm> gemm(new Gemm(target, spec));
   MatmulShape shape = spec.shape;
   shape.bias_type = BiasType(spec);
+  shape.adds |= AddsResidual(spec);
   if (spec.residual || !fuse) shape.bias = shape.relu = false;  // a residual comes before relu
   const bool wants = shape.bias || shape.relu;
   const bool whole = fuse || !NeedsScratch(spec, false);
-  if (whole && !NeedsScratch({shape, spec.residual, spec.mask}, true)) {
+  if (whole && !NeedsScratch({shape, spec.residual, spec.residual_type, spec.mask}, true)) {
     LS_ASSIGN_OR_RETURN(Product product, Product::Make(target, shape));
     gemm->fuses_ = wants && product.fuses();
     if (!NeedsScratch(spec, gemm->fuses_)) {
@@ -127,7 +129,7 @@ Code Gemm::Finish(const CudaContext& context, const Operands& operands, const Vi
   args.x = x;
   if (!fuses_ && spec_.shape.bias) args.bias = operands.bias;
   args.relu = !fuses_ && spec_.shape.relu;
-  if (spec_.residual) args.residual = From(operands.residual, row * n);
+  if (spec_.residual && !AddsResidual(spec_)) args.residual = From(operands.residual, row * n);
   if (spec_.mask) args.mask = From(operands.mask, row * n);
   args.out = From(operands.c, row * n);
   args.rows = rows;
@@ -143,9 +145,10 @@ Code Gemm::Run(const CudaContext& context, const Operands& given) const {
   const Code rounded = RoundBias(kernels_, spec_, context, &operands);
   if (rounded != 0) return rounded;
   if (block_rows_ == 0) {
-    const Code code = products_[0].Run(context, operands.a, operands.b, operands.c.data,
-                                       fuses_ ? operands.bias.data : nullptr, operands.adds,
-                                       nullptr, operands.units);
+    const Code code =
+        products_[0].Run(context, operands.a, operands.b, operands.c.data,
+                         fuses_ ? operands.bias.data : nullptr, operands.adds, nullptr,
+                         operands.units, AddsResidual(spec_) ? operands.residual.data : nullptr);
     return code != 0 ? code : Finish(context, operands, operands.c, 0, shape.m);
   }
   for (int64_t row = 0; row < shape.m; row += block_rows_) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products with what follows them: bias, residual, relu, mask. What the library
-// cannot fuse is done by a kernel of our own; where the result has 16 bits and something is still
-// added to it, blocks of rows go through fp32 scratch, so that a value is rounded once. The library
-// adds biases of the result's type alone: those of 16-bit results are rounded first, as autocast
-// does, and are so whoever adds them.
-// Thread-safety: immutable after Make; Run by one thread.
+// cannot fuse is done by a kernel of our own; it adds a residual alone to an fp32 result. Where the
+// result has 16 bits and something is still added to it, blocks of rows go through fp32 scratch, so
+// that a value is rounded once. The library adds biases of the result's type alone: those of 16-bit
+// results are rounded first, as autocast does, and are so whoever adds them. Thread-safety:
+// immutable after Make; Run by one thread.
 #ifndef LOCKSTEP_ENGINE_CUDA_GEMM_H_
 #define LOCKSTEP_ENGINE_CUDA_GEMM_H_
 
@@ -28,10 +28,10 @@ class Product {
   static absl::StatusOr<Product> Make(const CudaTarget& target, const MatmulShape& shape);
 
   bool fuses() const { return matmul_->fuses(prepared_.get()); }
-  // C (+)= A B on the context's stream.
+  // C (+)= A B, or A B + addend, on the context's stream.
   Code Run(const CudaContext& context, const void* a, const void* b, void* c,
            const void* bias = nullptr, bool adds = false, void* aux = nullptr,
-           const Units& units = {}) const;
+           const Units& units = {}, const void* addend = nullptr) const;
 
  private:
   Product(const Matmul* matmul, void* prepared)
@@ -45,6 +45,7 @@ class Product {
 struct GemmSpec {
   MatmulShape shape;  // `bias`, `relu` and `result` say what is wanted in the end
   bool residual = false;
+  Type residual_type = Type::kF32;
   bool mask = false;
 };
 
@@ -57,6 +58,11 @@ class Gemm {
   // Errors: Internal with the library's reason.
   static absl::StatusOr<std::shared_ptr<const Gemm>> Make(const CudaTarget& target,
                                                           const GemmSpec& spec, bool fuse = true);
+  // Returns whether the library adds the residual: nothing comes between, and both are fp32.
+  static bool AddsResidual(const GemmSpec& spec) {
+    return spec.residual && spec.residual_type == Type::kF32 && spec.shape.result == Type::kF32 &&
+           !spec.shape.bias && !spec.shape.relu;
+  }
   // Returns whether the library adds the bias, or does relu.
   bool fuses() const { return fuses_; }
 

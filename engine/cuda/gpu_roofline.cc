@@ -121,7 +121,7 @@ class LaunchCost {
       const Node& node = graph_.node(id);
       if (node.op->leaf || node.op->view || node.inputs.empty()) continue;
       absl::StrAppend(&row.op, row.op.empty() ? "" : " + ", node.op->name);
-      row.name = node.name;
+      if (!node.name.empty()) row.name = node.name;
       const Cost cost = CostOf(graph_, node);
       flops += cost.flops;
       bytes += cost.bytes - NeverRead(graph_, node);

@@ -79,6 +79,7 @@ LinearSpec SpecOf(const Graph& graph, const Node& node, Which which) {
       }
       shape.bias = node.inputs.size() >= 3;
       spec.gemm.residual = node.inputs.size() == 4;
+      if (spec.gemm.residual) spec.gemm.residual_type = TypeOf(graph.type(node.inputs[3]).dtype);
       if (shape.bias) shape.bias_type = TypeOf(graph.type(node.inputs[2]).dtype);
       break;
     case Which::kInput:  // dy [m, n], w [n, k] or [k, n] -> dx [m, k]
@@ -88,6 +89,7 @@ LinearSpec SpecOf(const Graph& graph, const Node& node, Which which) {
         const ops::Third third = ops::ThirdOf(node.attrs);
         spec.gemm.mask = third == ops::Third::kMask;
         spec.gemm.residual = third == ops::Third::kAddend;
+        spec.gemm.residual_type = TypeOf(graph.type(node.inputs[2]).dtype);
         if (third == ops::Third::kGelu) spec.epilogue = Epilogue::kGeluGradient;
       }
       break;
@@ -285,6 +287,10 @@ absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
     spec.gemm.shape.alignment = std::min(spec.gemm.shape.alignment, o.OutAlignment(1));
   } else if (spec.epilogue == Epilogue::kGeluGradient) {
     spec.gemm.shape.alignment = std::min(spec.gemm.shape.alignment, o.InAlignment(2));
+  }
+  if (Gemm::AddsResidual(spec.gemm)) {
+    const size_t residual = kWhich == Which::kForward ? 3 : 2;
+    spec.gemm.shape.alignment = std::min(spec.gemm.shape.alignment, o.InAlignment(residual));
   }
   const size_t gemm_at = spec.gemm_at();
   LinearSpec alone = spec;

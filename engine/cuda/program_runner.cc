@@ -32,6 +32,7 @@ absl::StatusOr<CudaProgramRunner> CudaProgramRunner::Make(const Program* program
     const int last = runner.last_[static_cast<size_t>(id)];
     if (last == id) continue;
     LS_ASSIGN_OR_RETURN(runner.groups_[id], cuda::PrepareGroup(*program, id, last, target));
+    id = last;
   }
   for (const int end : ends) {
     if (runner.ends_.empty() || end + 1 > runner.ends_.back()) runner.ends_.push_back(end + 1);
@@ -72,11 +73,12 @@ absl::Status CudaProgramRunner::RunNodes(int segment, const CudaContext& context
   for (int id = begin; id < end; ++id) {
     if (program_->memory.RunsOnce(id)) continue;
     const int last = last_[static_cast<size_t>(id)];
-    if (last == id || last >= end) {
+    const auto group = groups_.find(id);
+    if (group == groups_.end() || last >= end) {
       LS_RETURN_IF_ERROR(RunNode(id, context));
       continue;
     }
-    LS_RETURN_IF_ERROR(Checked(groups_.at(id)(context), last));
+    LS_RETURN_IF_ERROR(Checked(group->second(context), last));
     id = last;
   }
   return absl::OkStatus();

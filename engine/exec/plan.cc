@@ -15,6 +15,7 @@
 #include "engine/ops/counts.h"
 #include "engine/ops/ops.h"
 #include "engine/optim/cuda_scratch.h"
+#include "engine/passes/addend_fusion.h"
 #include "engine/passes/autodiff.h"
 #include "engine/passes/fp8.h"
 #include "engine/passes/image_fusion.h"
@@ -411,6 +412,8 @@ absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
   if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*training=*/true));
   graph = ApplyPrecision(graph, precision_, HalfWeights());
   if (spec_.fp8) graph = ApplyFp8(graph);
+  const bool addends = spec_.passes.fuse && spec_.passes.patterns.addends;
+  if (addends && spec_.device == DeviceKind::kCuda) graph = FuseAddends(graph);
   LS_RETURN_IF_ERROR(graph.Verify());
   return graph;
 }

@@ -23,20 +23,36 @@ bool MasksSum(const Graph& graph, const std::vector<int>& readers, const Node& n
          graph.type(sum) == next.outputs[0];
 }
 
+// Returns whether `next` is the normalisation of a sum with a residual.
+bool NormsSum(const Node& node, const Node& next, Value sum) {
+  return AddsResidual(node) && Is(next, ops::kLayerNorm) && next.inputs[0] == sum &&
+         next.inputs[1] != sum && next.inputs[2] != sum;
+}
+
+// Returns whether `next` is what a normalisation's node makes in another type, whole or behind
+// dropout. So the two lie at places of their own.
+bool RoundsNorm(const Node& node, const Node& next, Value made) {
+  const bool norm = Is(node, ops::kLayerNorm), gradient = Is(node, ops::kLayerNormBackwardInput);
+  if ((!norm && !gradient) || next.outputs.empty()) return false;
+  if (next.outputs[0].dtype == node.outputs[0].dtype) return false;
+  if (Is(next, ops::kCast)) return next.inputs[0] == made;
+  return gradient && Is(next, ops::kDropout) && next.inputs.size() == 2 && next.inputs[0] == made;
+}
+
 }  // namespace
 
 std::vector<int> LaunchGroups(const Graph& graph) {
   const std::vector<std::vector<std::vector<int>>> readers = graph.Readers();
   std::vector<int> last(graph.nodes().size());
   std::iota(last.begin(), last.end(), 0);
-  for (size_t id = 0; id + 1 < last.size(); ++id) {
-    const Node& node = graph.nodes()[id];
-    const Node& next = graph.nodes()[id + 1];
-    const Value sum{static_cast<int>(id), 0};
-    const bool normed = Is(next, ops::kLayerNorm) && next.inputs[0] == sum &&
-                        next.inputs[1] != sum && next.inputs[2] != sum;
-    const bool masked = !node.outputs.empty() && MasksSum(graph, readers[id][0], next, sum);
-    if ((AddsResidual(node) && normed) || masked) last[id] = static_cast<int>(id) + 1;
+  for (size_t id = last.size(); id-- > 1;) {
+    const Node& node = graph.nodes()[id - 1];
+    const Node& next = graph.nodes()[id];
+    if (node.outputs.empty()) continue;
+    const Value made{static_cast<int>(id) - 1, 0};
+    const bool joins = NormsSum(node, next, made) || RoundsNorm(node, next, made) ||
+                       MasksSum(graph, readers[id - 1][0], next, made);
+    if (joins) last[id - 1] = last[id];
   }
   return last;
 }

@@ -391,6 +391,29 @@ TEST(Nccl, AnErrorWhileACommunicatorIsMadeIsTold) {
   }
 }
 
+// Rank 0 alone asks the library for the id; what it heard is what all say.
+TEST(Nccl, AllRanksSayWhyRank0HasNoId) {
+  Pair pair(Nothing);
+  const auto id_of_the_library = pair.library(0).api.get_unique_id;
+  for (const auto& [result, code] : {std::pair{kNcclInvalidUsage, absl::StatusCode::kInternal},
+                                     std::pair{kNcclSystemError, absl::StatusCode::kAborted}}) {
+    static std::atomic<NcclResult> answer;
+    answer = result;
+    pair.library(0).api.get_unique_id = [](NcclUniqueId*) { return answer.load(); };
+    for (const absl::Status& status : pair.Run(1, [](Communicator&, Transport&) { FAIL(); })) {
+      EXPECT_EQ(status, absl::Status(code, absl::StrCat("rank 0 has no id for NCCL's communicator: "
+                                                        "ncclGetUniqueId: NCCL says: ",
+                                                        pair.library(0).api.error_string(result),
+                                                        " (asked for by a test)")));
+    }
+  }
+  pair.library(0).api.get_unique_id = id_of_the_library;
+  for (const auto& status :
+       pair.Run(2, [](Communicator&c, Transport&transport) { ExpectReduces(c, transport, 2); })) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
 TEST(Nccl, VectorsAreRegisteredOnceForEachCommunicator) {
   Pair pair(Nothing);
   const int before = fake_nccl::GetCounts().windows;

@@ -142,9 +142,10 @@ TEST_P(RangesTest, RangesGoToThoseWhoGetThem) {
                                                 {500, kCount, 3, {2, 1}}};
   Cluster cluster(GetParam(), kWorld, 1 << 16);
   cluster.Run(1, 0, [&](Communicator& c, Transport& transport) {
-    float* const data = *transport.vectors().Allocate(kCount, "a vector");
+    float* const vector = *transport.vectors().Allocate(kCount, "a vector");
+    auto* const state = static_cast<float*>(*transport.Allocate(kCount * sizeof(float), "a state"));
     const auto value = [](int rank, int64_t i) { return static_cast<float>(rank * 10000 + i); };
-    for (int round = 0; round < 2; ++round) {
+    for (float* const data : {vector, state, vector}) {
       for (int64_t i = 0; i < kCount; ++i) data[i] = value(c.rank(), i);
       const absl::Status status = c.ExchangeRanges(data, kCount, transfers, Never());
       ASSERT_TRUE(status.ok()) << status;
@@ -160,7 +161,7 @@ TEST_P(RangesTest, RangesGoToThoseWhoGetThem) {
       }
       ASSERT_TRUE(c.Barrier(Never()).ok());
     }
-    ASSERT_TRUE(c.ExchangeRanges(data, kCount, {}, Never()).ok());
+    ASSERT_TRUE(c.ExchangeRanges(vector, kCount, {}, Never()).ok());
   });
 }
 

@@ -3,6 +3,7 @@
 // its survivors at once.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

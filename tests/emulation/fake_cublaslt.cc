@@ -219,8 +219,8 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void*,
                               const void*, cublasLtMatrixLayout_t a, const void*,
-                              cublasLtMatrixLayout_t b, const void*, const void*,
-                              cublasLtMatrixLayout_t, void*, cublasLtMatrixLayout_t d,
+                              cublasLtMatrixLayout_t b, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t, void* result, cublasLtMatrixLayout_t d,
                               const cublasLtMatmulAlgo_t* algorithm, void*, size_t workspace,
                               cudaStream_t) {
   if (As<Handle>(handle).device != settings.device) return CUBLAS_STATUS_INVALID_VALUE;
@@ -229,6 +229,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   ++settings.runs;
+  settings.c = c;
+  settings.d = result;
+  settings.beta = *static_cast<const float*>(beta);
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -17,6 +17,10 @@ struct Settings {
   uint32_t reductions = 0;       // that the last choice allowed
   int handles = 0;               // that were made
   int runs = 0;
+  // Of the last run: what C is, where D goes, and what C is multiplied with.
+  const void* c = nullptr;
+  const void* d = nullptr;
+  float beta = 0;
 };
 
 // The library's one further symbol: Settings* fake_cublaslt_settings().

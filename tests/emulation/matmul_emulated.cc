@@ -128,7 +128,7 @@ void AddFactor(const MatmulShape& s, const void* a, const void* b, float* sums) 
 }
 
 void Multiply(const Prepared& prepared, const MatmulRun& run) {
-  const auto& [a, b, c, bias, aux, a_unit, b_unit, adds, workspace] = run;
+  const auto& [a, b, c, bias, aux, a_unit, b_unit, adds, workspace, addend] = run;
   const MatmulShape& s = prepared.shape;
   const float unit = s.a_fp8 == Fp8::kNone ? 1 : *a_unit * *b_unit;
   const Epilogue epilogue = prepared.fused ? s.epilogue : Epilogue::kNone;
@@ -154,6 +154,7 @@ void Multiply(const Prepared& prepared, const MatmulRun& run) {
     for (int64_t j = 0; j < n; ++j) {
       float value = rows[static_cast<size_t>(j)] * unit;
       if (adds) value += At(c, s.result, i * s.ldc + j);
+      if (addend != nullptr) value += At(addend, s.result, i * s.ldc + j);
       if (prepared.fused && s.bias) value += At(bias, s.bias_type, j);
       if (prepared.fused && s.relu) value = std::max(value, 0.0f);
       if (epilogue == Epilogue::kGeluKept) {

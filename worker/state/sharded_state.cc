@@ -167,11 +167,14 @@ absl::Status ShardedState::ShareSums(Communicator* communicator, int64_t step,
                                      absl::Time deadline) {
   if (!spread() || all_held_) return absl::OkStatus();
   if (parts_.apart) {
-    TakeWanted(reduced);
     const engine::GradientSlice own = Vector();
+    // A device takes them into memory of its own.
+    if (plan().spec().device == engine::DeviceKind::kCpu) {
+      TakeWanted(reduced);
+      reduced = absl::MakeConstSpan(&own, 1);
+    }
     std::fill(sums_.begin(), sums_.end(), 0);
-    LS_RETURN_IF_ERROR(
-        parts_.spread->SumSquares(step, absl::MakeConstSpan(&own, 1), absl::MakeSpan(sums_)));
+    LS_RETURN_IF_ERROR(parts_.spread->SumSquares(step, reduced, absl::MakeSpan(sums_)));
     // Each block is one rank's, and zero with the others.
     LS_RETURN_IF_ERROR(communicator->AllReduce(sums_.data(), static_cast<int64_t>(sums_.size()),
                                                DType::kFloat64, ReduceOp::kSum, ReduceOrder::kFixed,

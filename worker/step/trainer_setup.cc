@@ -143,12 +143,6 @@ absl::Status Trainer::MakePolicy(Transport* transport, float* gradients) {
   parts.gradients = gradients;
   parts.vector_count = compiled_.vector_count;
   if (transport->spans_hosts()) {
-    if (compiled_.plan->spec().device == engine::DeviceKind::kCuda) {
-      return absl::UnimplementedError(
-          "train.zero_stage: 1 over several hosts is for CPUs: with GPUs the workers must be on "
-          "one "
-          "host (resources.nodes: 1), or use train.zero_stage: 0");
-    }
     parts.apart = true;
     parts.spread = executor_->spread_update();
     parts.copies = [this](int world) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer normalisation and the gradient of its input. A row belongs to a warp that keeps it in
 // registers, or, where rows are long or lie at odd places, to a block that reads it again. A
-// residual is added on the way.
+// residual is added on the way, and what is made goes to a second place in another type, or as
+// dropout leaves it.
 #include "engine/cuda/kernels/all.h"
 #include "engine/cuda/kernels/device_code.h"
 
@@ -11,14 +12,28 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 
-// Element `i` of the branch as it is added to x.
-__device__ __forceinline__ float BranchAt(const LayerNormArgs& args, int64_t i) {
-  const float value = Load(args.branch, i);
-  if (args.drop.address == nullptr) return value;
-  const uint64_t before =
-      static_cast<uint64_t>(args.drop.address[3]) * static_cast<uint64_t>(args.rows * args.columns);
-  const uint32_t half = DrawHalf(SiteOf(args.drop), before + static_cast<uint64_t>(i));
-  return half >= args.drop.threshold ? value * args.drop.scale : 0;
+// What dropout, if there is any, leaves of `value`, element `i` of `count`.
+__device__ __forceinline__ float Dropped(const Drop& drop, int64_t count, int64_t i, float value) {
+  if (drop.address == nullptr) return value;
+  const uint64_t before = static_cast<uint64_t>(drop.address[3]) * static_cast<uint64_t>(count);
+  const uint32_t half = DrawHalf(SiteOf(drop), before + static_cast<uint64_t>(i));
+  return half >= drop.threshold ? value * drop.scale : 0;
+}
+// The same of eight elements from `i` on, a multiple of 8; `count` is one too.
+__device__ __forceinline__ void DropEight(const Drop& drop, int64_t count, int64_t i, Eight* x) {
+  if (drop.address == nullptr) return;
+  const Site site = SiteOf(drop);
+  const uint64_t before = static_cast<uint64_t>(drop.address[3]) * static_cast<uint64_t>(count);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t numbers[4];
+    RandomHalves(site, before + static_cast<uint64_t>(i + 4 * half), numbers);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      float& value = x->x[4 * half + e];
+      value = numbers[e] >= drop.threshold ? value * drop.scale : 0;
+    }
+  }
 }
 
 // 12 blocks: 40 registers, with nothing spilled.
@@ -29,7 +44,9 @@ __global__ void __launch_bounds__(kThreads, 12) LayerNormKernel(LayerNormArgs ar
   View x = args.x;
   if (args.branch.data != nullptr) {
     for (int64_t j = threadIdx.x; j < args.columns; j += kThreads) {
-      Store(args.sum, base + j, Load(args.x, base + j) + BranchAt(args, base + j));
+      Store(args.sum, base + j,
+            Load(args.x, base + j) + Dropped(args.drop, args.rows * args.columns, base + j,
+                                             Load(args.branch, base + j)));
     }
     x = args.sum;  // a thread reads what it has written itself
   }
@@ -44,7 +61,9 @@ __global__ void __launch_bounds__(kThreads, 12) LayerNormKernel(LayerNormArgs ar
   const float rstd = 1.0f / sqrtf(BlockSum<kThreads>(squares, shared) / n + args.eps);
   for (int64_t j = threadIdx.x; j < args.columns; j += kThreads) {
     const float h = (Load(x, base + j) - mean) * rstd;
-    Store(args.y, base + j, h * Load(args.gamma, j) + Load(args.beta, j));
+    const float y = h * Load(args.gamma, j) + Load(args.beta, j);
+    Store(args.y, base + j, y);
+    if (args.rounded.data != nullptr) Store(args.rounded, base + j, RoundedAs(args.y.type, y));
   }
   if (threadIdx.x == 0) {
     args.mean[blockIdx.x] = mean;
@@ -73,6 +92,9 @@ __global__ void __launch_bounds__(kThreads)
     float out = rstd * (g - a - h * b);
     if (args.residual.data != nullptr) out += Load(args.residual, base + j);
     Store(args.dx, base + j, out);
+    if (args.rounded.data == nullptr) continue;
+    Store(args.rounded, base + j,
+          Dropped(args.drop, args.rows * args.columns, base + j, RoundedAs(args.dx.type, out)));
   }
 }
 
@@ -112,21 +134,7 @@ __device__ __forceinline__ Eight AddBranch(const LayerNormArgs& args, int64_t i)
   Eight x = Widen(args.x.type, raw_x);
   if (args.branch.data == nullptr) return x;
   Eight branch = Widen(args.branch.type, raw_branch);
-  if (args.drop.address != nullptr) {
-    const Site site = SiteOf(args.drop);
-    const uint64_t before = static_cast<uint64_t>(args.drop.address[3]) *
-                            static_cast<uint64_t>(args.rows * args.columns);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint32_t numbers[4];
-      RandomHalves(site, before + static_cast<uint64_t>(i + 4 * half), numbers);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        float& value = branch.x[4 * half + e];
-        value = numbers[e] >= args.drop.threshold ? value * args.drop.scale : 0;
-      }
-    }
-  }
+  DropEight(args.drop, args.rows * args.columns, i, &branch);
 #pragma unroll
   for (int e = 0; e < 8; ++e) x.x[e] = RoundedAs(args.sum.type, x.x[e] + branch.x[e]);
   StoreEight(args.sum, i, x);
@@ -160,6 +168,10 @@ __global__ void __launch_bounds__(kThreads) LayerNormWarpKernel(LayerNormArgs ar
 #pragma unroll
     for (int e = 0; e < 8; ++e) y.x[e] = (x[c].x[e] - mean) * rstd * gamma.x[e] + beta.x[e];
     StoreEight(args.y, own.At(c), y);
+    if (args.rounded.data == nullptr) continue;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) y.x[e] = RoundedAs(args.y.type, y.x[e]);
+    StoreEight(args.rounded, own.At(c), y);
   }
   if (own.lane == 0) {
     args.mean[own.row] = mean;
@@ -199,6 +211,11 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int e = 0; e < 8; ++e) out.x[e] += rstd * (g[c].x[e] - a - h[c].x[e] * b);
     StoreEight(args.dx, own.At(c), out);
+    if (args.rounded.data == nullptr) continue;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) out.x[e] = RoundedAs(args.dx.type, out.x[e]);
+    DropEight(args.drop, args.rows * args.columns, own.At(c), &out);
+    StoreEight(args.rounded, own.At(c), out);
   }
 }
 
@@ -211,7 +228,7 @@ bool FitsWarps(int64_t columns) { return columns % 8 == 0 && columns <= 8 * kWar
 Code LaunchLayerNorm(const LayerNormArgs& args, Stream stream) {
   const bool wide = FitsWarps(args.columns) && AlignedEight(args.x) && AlignedEight(args.gamma) &&
                     AlignedEight(args.beta) && AlignedEight(args.y) && AlignedEight(args.branch) &&
-                    AlignedEight(args.sum);
+                    AlignedEight(args.sum) && AlignedEight(args.rounded);
   if (!wide) return Launch(LayerNormKernel, Grid(args.rows), kThreads, stream, args);
   const dim3 grid = Grid(DivideUp(args.rows, kWarps));
   if (args.columns <= 4 * kWarpColumns) {
@@ -223,7 +240,7 @@ Code LaunchLayerNorm(const LayerNormArgs& args, Stream stream) {
 Code LaunchLayerNormBackwardInput(const LayerNormBackwardInputArgs& args, Stream stream) {
   const bool wide = FitsWarps(args.columns) && AlignedEight(args.dy) && AlignedEight(args.x) &&
                     AlignedEight(args.gamma) && AlignedEight(args.residual) &&
-                    AlignedEight(args.dx);
+                    AlignedEight(args.dx) && AlignedEight(args.rounded);
   if (!wide) {
     return Launch(LayerNormBackwardInputKernel, Grid(args.rows), kThreads, stream, args);
   }

@@ -398,10 +398,11 @@ Code Run(const void* pointer, const MatmulRun& run, Stream stream) {
     placed = place(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, run.a_unit);
   }
   if (placed != CUBLAS_STATUS_SUCCESS) return kMatmulErrors + static_cast<Code>(placed);
-  const float alpha = 1, beta = run.adds ? 1 : 0;
+  const void* const addend = run.addend != nullptr ? run.addend : run.c;
+  const float alpha = 1, beta = run.adds || run.addend != nullptr ? 1 : 0;
   const cublasStatus_t status = lib.run(
       prepared->handle, prepared->product, &alpha, run.b, prepared->first, run.a, prepared->second,
-      &beta, run.c, prepared->result, run.c, prepared->result, &prepared->algorithm, run.workspace,
+      &beta, addend, prepared->result, run.c, prepared->result, &prepared->algorithm, run.workspace,
       prepared->workspace_bytes, static_cast<cudaStream_t>(stream));
   return status == CUBLAS_STATUS_SUCCESS ? 0 : kMatmulErrors + static_cast<Code>(status);
 }

@@ -40,7 +40,7 @@ struct MatmulShape {
   Fp8 a_fp8 = Fp8::kNone;
   Fp8 b_fp8 = Fp8::kNone;
   bool tf32 = false;   // of fp32 factors
-  bool adds = false;   // may be run with adds
+  bool adds = false;   // may be run with adds, or with an addend
   int alignment = 16;  // bytes, of all operands
   // Fused where the library can: bias [n] of type `bias_type`, then relu.
   bool bias = false;
@@ -62,6 +62,7 @@ struct MatmulRun {
   const float* b_unit = nullptr;
   bool adds = false;
   void* workspace = nullptr;
+  const void* addend = nullptr;  // as C, at another place: C = the product + this
 };
 
 // One of a library's algorithms for a product, as numbers that mean the same in every process with

@@ -125,7 +125,8 @@ struct ColumnSumArgs {
 };
 
 // With `branch` the rows that are normalised are x + branch, or x + what dropout leaves of the
-// branch; they go to `sum`, rounded to its type before they are normalised.
+// branch; they go to `sum`, rounded to its type before they are normalised. `rounded` gets y in
+// another type too.
 struct LayerNormArgs {
   View x;
   View branch;
@@ -134,12 +135,14 @@ struct LayerNormArgs {
   View gamma;
   View beta;
   View y;
+  View rounded;
   float* mean = nullptr;
   float* rstd = nullptr;
   int64_t rows = 0;
   int64_t columns = 0;
   float eps = 0;
 };
+// `rounded` gets dx in another type too, or what dropout leaves of it.
 struct LayerNormBackwardInputArgs {
   View dy;
   View x;
@@ -148,6 +151,8 @@ struct LayerNormBackwardInputArgs {
   View rstd;
   View residual;
   View dx;
+  View rounded;
+  Drop drop;  // of `rounded`
   int64_t rows = 0;
   int64_t columns = 0;
 };

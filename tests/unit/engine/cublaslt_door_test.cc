@@ -111,6 +111,35 @@ TEST_F(CublasLtTest, ABiasIsPartOfAProductOf16Bits) {
   }
 }
 
+// What is added to a product is the library's C, where the result does not lie over it.
+TEST_F(CublasLtTest, AnAddendIsTheLibrarysC) {
+  const Kernels kernels = {};
+  const Tables tables = {kTablesVersion, "", nullptr, &kernels, &kMatmul};
+  GemmSpec spec{shape_};
+  spec.shape.result = Type::kF32;
+  spec.residual = true;
+  ASSERT_TRUE(Gemm::AddsResidual(spec));
+  const auto gemm = Gemm::Make({&tables}, spec);
+  ASSERT_TRUE(gemm.ok()) << gemm.status();
+  float result = 0, addend = 0;
+  Gemm::Operands operands;
+  operands.c = {&result, Type::kF32};
+  operands.residual = {&addend, Type::kF32};
+  EXPECT_EQ((*gemm)->Run({}, operands), 0);  // the kernels would be called in vain
+  EXPECT_EQ(fake_->c, &addend);
+  EXPECT_EQ(fake_->d, &result);
+  EXPECT_EQ(fake_->beta, 1);
+  // What is rounded after the sum, or comes between, is a kernel's of our own.
+  for (const auto& change : {+[](GemmSpec* own) { own->shape.result = Type::kBF16; },
+                             +[](GemmSpec* own) { own->residual_type = Type::kBF16; },
+                             +[](GemmSpec* own) { own->shape.bias = true; },
+                             +[](GemmSpec* own) { own->shape.relu = true; }}) {
+    GemmSpec own = spec;
+    change(&own);
+    EXPECT_FALSE(Gemm::AddsResidual(own));
+  }
+}
+
 TEST_F(CublasLtTest, EachDeviceHasAHandleOfItsOwn) {
   const int before = fake_->handles;
   EXPECT_EQ(Load(), "");
