@@ -395,12 +395,14 @@ TEST(Nccl, AnErrorWhileACommunicatorIsMadeIsTold) {
 TEST(Nccl, AllRanksSayWhyRank0HasNoId) {
   Pair pair(Nothing);
   const auto id_of_the_library = pair.library(0).api.get_unique_id;
+  int64_t generation = 0;
   for (const auto& [result, code] : {std::pair{kNcclInvalidUsage, absl::StatusCode::kInternal},
                                      std::pair{kNcclSystemError, absl::StatusCode::kAborted}}) {
     static std::atomic<NcclResult> answer;
     answer = result;
     pair.library(0).api.get_unique_id = [](NcclUniqueId*) { return answer.load(); };
-    for (const absl::Status& status : pair.Run(1, [](Communicator&, Transport&) { FAIL(); })) {
+    const auto statuses = pair.Run(++generation, [](Communicator&, Transport&) { FAIL(); });
+    for (const absl::Status& status : statuses) {
       EXPECT_EQ(status, absl::Status(code, absl::StrCat("rank 0 has no id for NCCL's communicator: "
                                                         "ncclGetUniqueId: NCCL says: ",
                                                         pair.library(0).api.error_string(result),
@@ -408,8 +410,9 @@ TEST(Nccl, AllRanksSayWhyRank0HasNoId) {
     }
   }
   pair.library(0).api.get_unique_id = id_of_the_library;
-  for (const auto& status :
-       pair.Run(2, [](Communicator&c, Transport&transport) { ExpectReduces(c, transport, 2); })) {
+  const auto statuses =
+      pair.Run(++generation, [](Communicator& c, Transport& t) { ExpectReduces(c, t, 2); });
+  for (const absl::Status& status : statuses) {
     EXPECT_TRUE(status.ok()) << status;
   }
 }
