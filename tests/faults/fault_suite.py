@@ -72,7 +72,7 @@ SCHEDULES = (
      ["--set", "checkpoint.every=7 steps", "--set", "checkpoint.dir=saved",
       *[f for r in range(WORKERS) for f in ("--kill", f"rank:{r}@step:25")]]),
     ("while saving, then all", 1,
-     ["--set", "checkpoint.every=7 steps", "--set", "checkpoint.dir=saved", "--kill",
+     [*SLOWLY, "--set", "checkpoint.every=7 steps", "--set", "checkpoint.dir=saved", "--kill",
       "rank:0@step:7/checkpoint", *[f for r in range(WORKERS) for f in ("--kill", f"rank:{r}@step:30")]]),
     ("stopped", 1, ["--stop", "rank:1@step:12"]),
     ("hung before the reduction", 1, ["--hang", "rank:2@step:12/reduce"]),
