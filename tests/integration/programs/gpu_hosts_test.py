@@ -26,28 +26,10 @@ class OnGpusOfHosts(HostsTest):
         own = self.write("alone/job.yaml", text)
         return self.train(own, cwd=os.path.dirname(own), env=GPUS, seconds=600)["model"]["sha256"]
 
-    def assert_good(self, job, path, expected=None):
-        status = self.end_of(job)
-        self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
-        self.assertEqual(status["result"]["model_sha256"], expected or self.alone(path))
-        return status
-
     def no_step_lost(self, status):
         faults = status["result"].get("faults", [])
         self.assertGreaterEqual(len(faults), 1)
         self.assertEqual([int(fault.get("steps_lost", 0)) for fault in faults], [0] * len(faults), status)
-
-    def members(self, job):
-        return sorted(self.describe(job)["members"], key=lambda member: member["rank"])
-
-    def logs_of(self, job):
-        text = ""
-        for folder, _, files in os.walk(os.path.join(self.dir, "runs")):
-            for name in files:
-                if f"-{job}" in folder and name.endswith(".log"):
-                    with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
-                        text += file.read()
-        return text
 
 
 class GpuHosts(OnGpusOfHosts):

@@ -34,12 +34,6 @@ class HostFiles(HostsTest):
     def in_dir(self, *parts):
         return os.path.join(self.dir, *parts)
 
-    def assert_good(self, job, path):
-        status = self.end_of(job)
-        self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
-        self.assertEqual(status["result"]["model_sha256"], self.alone(path))
-        return status
-
     def workers_on(self, host):
         pids = set(host.pids())
         return [p for p in self.processes("worker") if p.pid in pids]

@@ -298,8 +298,23 @@ class HostsTest(harness.ProgramTest):
 
     def hosts_of(self, job):
         """By rank; places that nobody has are left out."""
-        members = sorted(self.describe(job)["members"], key=lambda m: m["rank"])
-        return [member["host"] for member in members if member["host"]]
+        return [member["host"] for member in self.members(job) if member["host"]]
+
+    def members(self, job):
+        """By rank."""
+        return sorted(self.describe(job)["members"], key=lambda member: member["rank"])
+
+    def logs_of(self, job):
+        """What its workers have logged, which have files for it."""
+        text, logs = "", 0
+        for folder, _, files in os.walk(os.path.join(self.dir, "runs")):
+            for name in files:
+                if f"-{job}" in folder and name.endswith(".log"):
+                    with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+                        text += file.read()
+                        logs += 1
+        self.assertGreater(logs, 0, "there are logs")
+        return text
 
     def await_host(self, job, host):
         harness.wait_until(lambda: host.name in self.hosts_of(job), 60, f"{host.name} has a worker")
@@ -308,3 +323,10 @@ class HostsTest(harness.ProgramTest):
         self.unpace()
         final = ("SUCCEEDED", "FAILED", "CANCELLED")
         return harness.wait_until(lambda: (s := self.status(job))["state"] in final and s, seconds, "the job ends")
+
+    def assert_good(self, job, path, expected=None):
+        """It succeeds with these bits, or with those of `path` alone on one host. Returns its status."""
+        status = self.end_of(job)
+        self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
+        self.assertEqual(status["result"]["model_sha256"], expected or self.alone(path))
+        return status

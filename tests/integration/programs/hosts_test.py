@@ -25,12 +25,6 @@ class Hosts(HostsTest):
             extra=f"restart: {{max_restarts: 0}}\nfailure_detection: {detection}\n{extra}")
         return self.write("job.yaml", re.sub(r"resources: .*", f"resources: {{{resources}, device: cpu}}", text))
 
-    def assert_good(self, job, path):
-        status = self.end_of(job)
-        self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
-        self.assertEqual(status["result"]["model_sha256"], self.alone(path))
-        return status
-
     # --- where ranks are ---
     def test_the_same_bits_on_any_hosts(self):
         self.up(3, 3, 3)

@@ -25,12 +25,6 @@ class LostHosts(HostsTest):
             extra=f"restart: {{max_restarts: 0}}\nfailure_detection: {DETECTION}s\n{extra}")
         return self.write(f"{name}.yaml", re.sub(r"resources: .*", f"resources: {{{resources}, device: cpu}}", text))
 
-    def assert_good(self, job, path):
-        status = self.end_of(job)
-        self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
-        self.assertEqual(status["result"]["model_sha256"], self.alone(path))
-        return status
-
     def last_record(self):
         """(step, generation) of the newest step that is written down; (0, 0): there is none."""
         for path in glob.glob(os.path.join(self.dir, "runs/tiny-*/ledger.bin")):

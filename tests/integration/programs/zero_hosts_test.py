@@ -29,27 +29,8 @@ class ZeroHosts(HostsTest):
         """The sha256 of the model of the same job on one host, without zero_stage."""
         return super().alone(path, lambda text: text.replace("zero_stage: 1", "zero_stage: 0"))
 
-    def assert_good(self, job, path, expected=None):
-        status = self.end_of(job)
-        self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
-        self.assertEqual(status["result"]["model_sha256"], expected or self.alone(path))
-        return status
-
-    def members(self, job):
-        return sorted(self.describe(job)["members"], key=lambda m: m["rank"])
-
     def kill(self, job, rank):
         os.kill(int(self.members(job)[rank]["pid"]), signal.SIGKILL)
-
-    def logs_of(self, job):
-        text = ""
-        for folder, _, files in os.walk(os.path.join(self.dir, "runs")):
-            for name in files:
-                if f"-{job}" in folder and name.endswith(".log"):
-                    with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
-                        text += file.read()
-        self.assertTrue(text, "there are logs")
-        return text
 
     def no_step_lost(self, status):
         self.assertEqual([int(f.get("steps_lost", 0)) for f in status["result"].get("faults", [])],
