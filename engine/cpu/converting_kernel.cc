@@ -166,7 +166,7 @@ Graph Layout::MakeInner(const Node& node, int64_t block_rows) const {
   }
   Attrs attrs = node.attrs;
   attrs.Set(kDTypeAttr, std::string(Name(DType::kF32)));
-  graph.Add(node.op->name, leaves, attrs, node.name);
+  graph.Add(*node.op, leaves, attrs, node.name);
   LS_CHECK(graph.status().ok()) << node.op->name << ": " << graph.status();
   return graph;
 }

@@ -59,13 +59,6 @@ Value Graph::Fail(absl::Status status) {
   return Value();
 }
 
-Value Graph::Add(const std::string& op, std::vector<Value> inputs, Attrs attrs,
-                 const std::string& name) {
-  const OpDef* def = FindOp(op);
-  LS_CHECK(def != nullptr) << "no op is named " << op;
-  return Add(*def, std::move(inputs), std::move(attrs), name);
-}
-
 Value Graph::Add(const OpDef& op, std::vector<Value> inputs, Attrs attrs, const std::string& name) {
   if (!status_.ok()) return Value();
   LS_CHECK(!op.leaf) << op.name;
@@ -82,12 +75,6 @@ Value Graph::Add(const OpDef& op, std::vector<Value> inputs, Attrs attrs, const 
   }
   nodes_.push_back({&op, std::move(inputs), std::move(attrs), *std::move(outputs), name});
   return Value{static_cast<int>(nodes_.size()) - 1, 0};
-}
-
-Value Graph::AddLeaf(const std::string& op, TensorType type, const std::string& name) {
-  const OpDef* def = FindOp(op);
-  LS_CHECK(def != nullptr) << "no op is named " << op;
-  return AddLeaf(*def, std::move(type), name);
 }
 
 Value Graph::AddLeaf(const OpDef& op, TensorType type, const std::string& name) {

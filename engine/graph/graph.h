@@ -65,13 +65,8 @@ class Graph {
   // invalid Value is returned, and status() tells the error: builders check once, at their end.
   Value Add(const OpDef& op, std::vector<Value> inputs, Attrs attrs = {},
             const std::string& name = "");
-  // The same by its name. REQUIRES: there is such an op.
-  Value Add(const std::string& op, std::vector<Value> inputs, Attrs attrs = {},
-            const std::string& name = "");
   // A leaf that the executor binds to memory: "input", "parameter" (name is the parameter's).
   Value AddLeaf(const OpDef& op, TensorType type, const std::string& name);
-  // The same by its name. REQUIRES: there is such an op.
-  Value AddLeaf(const std::string& op, TensorType type, const std::string& name);
 
   // The first error of Add: InvalidArgument with the node's name.
   const absl::Status& status() const { return status_; }

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -114,9 +113,6 @@ struct OpDef {
   // Odd sizes and every attribute.
   std::vector<OpCase> (*cases)() = nullptr;
 };
-
-// The op of that name, of ops/op_list.inc; null when there is none.
-const OpDef* FindOp(std::string_view name);
 
 // The types of an op's outputs. Errors: InvalidArgument that names the shapes.
 absl::StatusOr<std::vector<TensorType>> InferOutputs(const OpDef& op,

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "engine/models/transformer.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine {
 namespace {
@@ -158,7 +159,7 @@ Value Bert::Build(Graph* graph, const ModelInputs& inputs) const {
     if (classifies_ && layer + 1 == size_.layers) {
       // From the last attention on tokens no longer mix: the first of each sequence, which alone is
       // classified, asks and goes on without the others.
-      x = graph->Add("take_rows", {x}, {{"stride", size_.length}}, "bert.pooler");
+      x = graph->Add(ops::kTakeRows, {x}, {{"stride", size_.length}}, "bert.pooler");
       queries = 1;
     }
     const Value q = build.Linear(name + "attention.self.query", x, false);
@@ -174,13 +175,14 @@ Value Bert::Build(Graph* graph, const ModelInputs& inputs) const {
   }
   if (!graph->status().ok()) return x;
   if (classifies_) {
-    x = graph->Add("tanh", {build.Linear("bert.pooler.dense", x, false)});
+    x = graph->Add(ops::kTanh, {build.Linear("bert.pooler.dense", x, false)});
     return build.Linear("classifier", build.Dropout("dropout", x), false);
   }
   x = build.Gelu(build.Linear(absl::StrCat(kTransform, ".dense"), x, false), "none");
   x = build.LayerNorm(absl::StrCat(kTransform, ".LayerNorm"), x, kEps);
-  return graph->Add("linear", {x, build.Parameter(kWords), build.Parameter("cls.predictions.bias")},
-                    {}, "cls.predictions");
+  return graph->Add(ops::kLinear,
+                    {x, build.Parameter(kWords), build.Parameter("cls.predictions.bias")}, {},
+                    "cls.predictions");
 }
 
 }  // namespace

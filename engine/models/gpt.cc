@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "engine/models/transformer.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine {
 namespace {
@@ -134,7 +135,7 @@ Value Gpt::BuildBlocks(Graph* graph, TransformerBuilder* builder, Value x,
   }
   x = build.LayerNorm("transformer.ln_f", x, kEps);
   const char* head = tied_head_ ? kTokens : "lm_head.weight";
-  return graph->Add("linear", {x, build.Parameter(head)}, {}, "lm_head");
+  return graph->Add(ops::kLinear, {x, build.Parameter(head)}, {}, "lm_head");
 }
 
 Value Gpt::Build(Graph* graph, const ModelInputs& inputs) const {
@@ -159,7 +160,7 @@ DecodeOutputs Gpt::BuildDecode(Graph* graph, const ModelInputs& inputs,
       build.Add(build.Embed(kTokens, decode.token), build.Embed(kPositions, decode.position));
   outputs.logits = BuildBlocks(graph, &build, x, [&](int64_t layer, Value qkv) {
     const Value kept = decode.kept[static_cast<size_t>(layer)];
-    const Value y = graph->Add("attention_step", {qkv, kept, decode.position},
+    const Value y = graph->Add(ops::kAttentionStep, {qkv, kept, decode.position},
                                {{"heads", size_.heads}}, Block(layer) + "attn");
     outputs.kept.push_back({y.node, 1});
     return y;

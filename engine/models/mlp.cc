@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/philox.h"
 #include "engine/models/model.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine {
 namespace {
@@ -68,21 +69,21 @@ Value Mlp::Build(Graph* graph, const ModelInputs& inputs) const {
   Value x = inputs.Field("inputs");
   const TensorType type = graph->type(x);
   if (type.shape.size() != 2) {
-    x = graph->Add("reshape", {x}, {{"shape", Shape{type.shape[0], widths_[0]}}}, "flatten");
+    x = graph->Add(ops::kReshape, {x}, {{"shape", Shape{type.shape[0], widths_[0]}}}, "flatten");
   }
   // Blocks of about the root of the number of layers: the least memory when they are made again.
   const auto block = static_cast<size_t>(std::ceil(std::sqrt(static_cast<double>(widths_.size()))));
   for (size_t i = 0; i + 1 < widths_.size(); ++i) {
-    if (i > 0) x = graph->Add("relu", {x}, {}, absl::StrCat(2 * i - 1));
+    if (i > 0) x = graph->Add(ops::kRelu, {x}, {}, absl::StrCat(2 * i - 1));
     if (i > 0 && inputs.training && dropout_ > 0) {
       const std::string name = absl::StrCat("dropout", i);
       x = graph->Add(
-          "dropout", {x, inputs.address},
+          ops::kDropout, {x, inputs.address},
           {{"rate", dropout_}, {"key", static_cast<int64_t>(SiteKey(inputs.seed, name))}}, name);
     }
     if (i > 0 && i % block == 0) graph->AddBoundary(x);
     x = graph->Add(
-        "linear",
+        ops::kLinear,
         {x, inputs.Parameter(LayerName(i) + ".weight"), inputs.Parameter(LayerName(i) + ".bias")},
         {}, LayerName(i));
     if (!x.valid()) return x;

@@ -9,6 +9,7 @@
 #include "common/philox.h"
 #include "common/status.h"
 #include "engine/ops/conv_geometry.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine {
 namespace {
@@ -55,9 +56,10 @@ Value Flatten(Graph* graph, Value x) {
   if (!x.valid()) return x;
   const Shape shape = graph->type(x).shape;
   if (shape.size() == 2) return x;
-  if (shape[3] > 1 && shape[1] * shape[2] > 1) x = graph->Add("channels_first", {x});
+  if (shape[3] > 1 && shape[1] * shape[2] > 1) x = graph->Add(ops::kChannelsFirst, {x});
   if (!x.valid()) return x;
-  return graph->Add("reshape", {x}, {{"shape", Shape{shape[0], shape[1] * shape[2] * shape[3]}}});
+  return graph->Add(ops::kReshape, {x},
+                    {{"shape", Shape{shape[0], shape[1] * shape[2] * shape[3]}}});
 }
 
 }  // namespace
@@ -246,9 +248,9 @@ Value Sequence::Build(Graph* graph, const ModelInputs& inputs) const {
   const Shape shape = graph->type(x).shape;
   if (shape.size() == 3 || (shape.size() == 4 && shape[1] == 1)) {
     const size_t n = shape.size();
-    x = graph->Add("reshape", {x}, {{"shape", Shape{shape[0], shape[n - 2], shape[n - 1], 1}}});
+    x = graph->Add(ops::kReshape, {x}, {{"shape", Shape{shape[0], shape[n - 2], shape[n - 1], 1}}});
   } else if (shape.size() == 4) {
-    x = graph->Add("channels_last", {x});
+    x = graph->Add(ops::kChannelsLast, {x});
   }
   const std::vector<bool> ends = BlockEnds();
   for (size_t i = 0; i < layers_.size() && x.valid(); ++i) {
@@ -292,7 +294,7 @@ Value Sequence::BuildDropout(Graph* graph, const ModelInputs& inputs, const Laye
                              Value x) {
   if (!inputs.training || layer.rate == 0) return x;
   const auto key = static_cast<int64_t>(SiteKey(inputs.seed, layer.name));
-  return graph->Add("dropout", {x, inputs.address}, {{"rate", layer.rate}, {"key", key}},
+  return graph->Add(ops::kDropout, {x, inputs.address}, {{"rate", layer.rate}, {"key", key}},
                     layer.name);
 }
 
@@ -301,15 +303,15 @@ Value Sequence::BuildLayerNorm(Graph* graph, const ModelInputs& inputs, const La
                                Value x) {
   const Shape shape = graph->type(x).shape;
   if (shape.size() != 2) {
-    x = graph->Add("reshape", {x},
+    x = graph->Add(ops::kReshape, {x},
                    {{"shape", Shape{Elements(shape) / shape.back(), shape.back()}}});
   }
   x = graph->Add(
-      "layer_norm",
+      ops::kLayerNorm,
       {x, inputs.Parameter(layer.name + ".weight"), inputs.Parameter(layer.name + ".bias")},
       {{"eps", layer.eps}}, layer.name);
   if (!x.valid() || shape.size() == 2) return x;
-  return graph->Add("reshape", {x}, {{"shape", shape}});
+  return graph->Add(ops::kReshape, {x}, {{"shape", shape}});
 }
 
 Value Sequence::BuildLayer(Graph* graph, const ModelInputs& inputs, const LayerSpec& layer,
@@ -323,7 +325,7 @@ Value Sequence::BuildLayer(Graph* graph, const ModelInputs& inputs, const LayerS
       if (!x.valid()) return x;
       std::vector<Value> operands = {x, parameter(".weight")};
       if (layer.bias) operands.push_back(parameter(".bias"));
-      return graph->Add(linear ? "linear" : "conv2d", operands,
+      return graph->Add(linear ? ops::kLinear : ops::kConv2d, operands,
                         linear ? Attrs() : WindowAttrs(layer), layer.name);
     }
     case Kind::kBatchNorm: {
@@ -332,36 +334,37 @@ Value Sequence::BuildLayer(Graph* graph, const ModelInputs& inputs, const LayerS
         operands.push_back(parameter(".running_mean"));
         operands.push_back(parameter(".running_var"));
       }
-      return graph->Add(inputs.training ? "batch_norm" : "batch_norm_inference", operands,
+      return graph->Add(inputs.training ? ops::kBatchNorm : ops::kBatchNormInference, operands,
                         {{"eps", layer.eps}}, layer.name);
     }
     case Kind::kRelu:
-      return graph->Add("relu", {x}, {}, layer.name);
+      return graph->Add(ops::kRelu, {x}, {}, layer.name);
     case Kind::kGelu:
-      return graph->Add("gelu", {x}, {{"approximate", layer.tanh ? "tanh" : "none"}}, layer.name);
+      return graph->Add(ops::kGelu, {x}, {{"approximate", layer.tanh ? "tanh" : "none"}},
+                        layer.name);
     case Kind::kSilu:
-      return graph->Add("silu", {x}, {}, layer.name);
+      return graph->Add(ops::kSilu, {x}, {}, layer.name);
     case Kind::kTanh:
-      return graph->Add("tanh", {x}, {}, layer.name);
+      return graph->Add(ops::kTanh, {x}, {}, layer.name);
     case Kind::kSigmoid:
-      return graph->Add("sigmoid", {x}, {}, layer.name);
+      return graph->Add(ops::kSigmoid, {x}, {}, layer.name);
     case Kind::kDropout:
       return BuildDropout(graph, inputs, layer, x);
     case Kind::kLayerNorm:
       return BuildLayerNorm(graph, inputs, layer, x);
     case Kind::kMaxPool:
     case Kind::kAvgPool:
-      return graph->Add(layer.kind == Kind::kMaxPool ? "max_pool2d" : "avg_pool2d", {x},
+      return graph->Add(layer.kind == Kind::kMaxPool ? ops::kMaxPool2d : ops::kAvgPool2d, {x},
                         WindowAttrs(layer), layer.name);
     case Kind::kGlobalAveragePool:
-      return graph->Add("global_average_pool", {x}, {}, layer.name);
+      return graph->Add(ops::kGlobalAveragePool, {x}, {}, layer.name);
     case Kind::kFlatten:
       return Flatten(graph, x);
     case Kind::kResidual: {
       const Value shortcut = BuildLayers(graph, inputs, layer.shortcut, x);
       const Value body = BuildLayers(graph, inputs, layer.body, x);
       if (!body.valid() || !shortcut.valid()) return Value();
-      return graph->Add("add", {body, shortcut}, {}, layer.name);
+      return graph->Add(ops::kAdd, {body, shortcut}, {}, layer.name);
     }
   }
   return Value();

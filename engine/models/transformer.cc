@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/philox.h"
 #include "common/status.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine {
 namespace {
@@ -67,27 +68,27 @@ int64_t TransformerBuilder::Key(const std::string& site) const {
 Value TransformerBuilder::Linear(const std::string& name, Value x, bool in_out) {
   Attrs attrs;
   if (in_out) attrs.Set("in_out", int64_t{1});
-  return graph_.Add("linear", {x, Parameter(name + ".weight"), Parameter(name + ".bias")}, attrs,
-                    name);
+  return graph_.Add(ops::kLinear, {x, Parameter(name + ".weight"), Parameter(name + ".bias")},
+                    attrs, name);
 }
 
 Value TransformerBuilder::LayerNorm(const std::string& name, Value x, double eps) {
-  return graph_.Add("layer_norm", {x, Parameter(name + ".weight"), Parameter(name + ".bias")},
+  return graph_.Add(ops::kLayerNorm, {x, Parameter(name + ".weight"), Parameter(name + ".bias")},
                     {{"eps", eps}}, name);
 }
 
 Value TransformerBuilder::Dropout(const std::string& site, Value x) {
   if (!Drops()) return x;
-  return graph_.Add("dropout", {x, inputs_.address}, {{"rate", size_.dropout}, {"key", Key(site)}},
-                    site);
+  return graph_.Add(ops::kDropout, {x, inputs_.address},
+                    {{"rate", size_.dropout}, {"key", Key(site)}}, site);
 }
 
 Value TransformerBuilder::Embed(const std::string& table, Value tokens) {
-  return graph_.Add("embedding", {tokens, Parameter(table)}, {}, table);
+  return graph_.Add(ops::kEmbedding, {tokens, Parameter(table)}, {}, table);
 }
 
 Value TransformerBuilder::AddPositions(const std::string& table, Value x) {
-  return graph_.Add("add_positions", {x, Parameter(table)}, {{"length", size_.length}}, table);
+  return graph_.Add(ops::kAddPositions, {x, Parameter(table)}, {{"length", size_.length}}, table);
 }
 
 Value TransformerBuilder::Attention(const std::string& site, std::vector<Value> operands,
@@ -103,7 +104,7 @@ Value TransformerBuilder::Attention(const std::string& site, std::vector<Value> 
     attrs.Set("key", Key(site));
     operands.push_back(inputs_.address);
   }
-  return graph_.Add("attention", std::move(operands), std::move(attrs), site);
+  return graph_.Add(ops::kAttention, std::move(operands), std::move(attrs), site);
 }
 
 }  // namespace lockstep::engine

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/models/model.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine {
 
@@ -46,7 +47,7 @@ class TransformerBuilder {
   // The leaf of that parameter. REQUIRES: there is one.
   Value Parameter(const std::string& name) const { return inputs_.Parameter(name); }
   // a + b, of one shape.
-  Value Add(Value a, Value b) { return graph_.Add("add", {a, b}); }
+  Value Add(Value a, Value b) { return graph_.Add(ops::kAdd, {a, b}); }
   // With name.weight and name.bias; `in_out` as the op linear has it.
   Value Linear(const std::string& name, Value x, bool in_out);
   Value LayerNorm(const std::string& name, Value x, double eps);
@@ -59,7 +60,7 @@ class TransformerBuilder {
   Value Attention(const std::string& site, std::vector<Value> operands, Value keys, bool causal,
                   int64_t queries = 0);
   Value Gelu(Value x, const std::string& approximate) {
-    return graph_.Add("gelu", {x}, {{"approximate", approximate}});
+    return graph_.Add(ops::kGelu, {x}, {{"approximate", approximate}});
   }
 
  private:

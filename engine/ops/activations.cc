@@ -26,18 +26,18 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inp
 
 // By the input.
 void GeluGradient(GradientContext& context) {
-  context.Set(
-      0, context.graph->Add("gelu_backward", {context.dy(), context.input(0)}, context.node.attrs));
+  context.Set(0, context.graph->Add(ops::kGeluBackward, {context.dy(), context.input(0)},
+                                    context.node.attrs));
 }
 void SiluGradient(GradientContext& context) {
-  context.Set(0, context.graph->Add("silu_backward", {context.dy(), context.input(0)}));
+  context.Set(0, context.graph->Add(ops::kSiluBackward, {context.dy(), context.input(0)}));
 }
 // By the output.
 void TanhGradient(GradientContext& context) {
-  context.Set(0, context.graph->Add("tanh_backward", {context.dy(), context.output()}));
+  context.Set(0, context.graph->Add(ops::kTanhBackward, {context.dy(), context.output()}));
 }
 void SigmoidGradient(GradientContext& context) {
-  context.Set(0, context.graph->Add("sigmoid_backward", {context.dy(), context.output()}));
+  context.Set(0, context.graph->Add(ops::kSigmoidBackward, {context.dy(), context.output()}));
 }
 
 std::vector<OpCase> MakeCases(size_t operands, bool gelu) {

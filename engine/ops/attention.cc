@@ -100,7 +100,7 @@ absl::StatusOr<std::vector<TensorType>> InferBackward(const std::vector<TensorTy
 void Gradient(GradientContext& context) {
   std::vector<Value> inputs = {context.dy(), context.output(0), context.output(1)};
   inputs.insert(inputs.end(), context.node.inputs.begin(), context.node.inputs.end());
-  const Value made = context.graph->Add("attention_backward", inputs, context.node.attrs);
+  const Value made = context.graph->Add(ops::kAttentionBackward, inputs, context.node.attrs);
   if (!made.valid()) return;
   const size_t count = context.graph->node(made.node).outputs.size();
   for (size_t i = 0; i < count; ++i) {

@@ -89,10 +89,10 @@ void Gradient(GradientContext& context) {
   Graph* graph = context.graph;
   Value dy = context.dy();
   if (context.node.attrs.String("activation") == "relu") {
-    dy = graph->Add("relu_backward", {dy, context.output()});
+    dy = graph->Add(ops::kReluBackward, {dy, context.output()});
   }
-  const Value made = graph->Add("batch_norm_backward", {dy, context.input(0), context.input(1),
-                                                        context.output(1), context.output(2)});
+  const Value made = graph->Add(ops::kBatchNormBackward, {dy, context.input(0), context.input(1),
+                                                          context.output(1), context.output(2)});
   context.Set(0, made);
   context.Set(1, {made.node, 1});
   context.Set(2, {made.node, 2});

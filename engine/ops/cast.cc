@@ -16,7 +16,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inp
 
 void Gradient(GradientContext& context) {
   const std::string type = Name(context.graph->type(context.input(0)).dtype);
-  context.Set(0, context.graph->Add("cast", {context.dy()}, {{kDTypeAttr, type}}));
+  context.Set(0, context.graph->Add(ops::kCast, {context.dy()}, {{kDTypeAttr, type}}));
 }
 
 std::vector<OpCase> Cases() {

@@ -22,10 +22,10 @@ absl::StatusOr<std::vector<TensorType>> InferFirst(const std::vector<TensorType>
 }
 
 void LastGradient(GradientContext& context) {
-  context.Set(0, context.graph->Add("channels_first", {context.dy()}));
+  context.Set(0, context.graph->Add(ops::kChannelsFirst, {context.dy()}));
 }
 void FirstGradient(GradientContext& context) {
-  context.Set(0, context.graph->Add("channels_last", {context.dy()}));
+  context.Set(0, context.graph->Add(ops::kChannelsLast, {context.dy()}));
 }
 
 std::vector<OpCase> Cases() {

@@ -79,7 +79,7 @@ void Gradient(GradientContext& context) {
   const Shape weight = graph->type(context.input(1)).shape;
   Value dy = context.dy();
   if (context.node.attrs.String("activation") == "relu") {
-    dy = graph->Add("relu_backward", {dy, context.output()});
+    dy = graph->Add(ops::kReluBackward, {dy, context.output()});
   }
   Attrs attrs;
   for (const char* name : {"stride", "padding", "dilation"}) {
@@ -91,18 +91,18 @@ void Gradient(GradientContext& context) {
   if (context.wants(1)) {
     Attrs of_weight = attrs;
     of_weight.Set("kernel", Shape{weight[2], weight[3]});
-    context.Set(1, graph->Add("conv2d_backward_weight", {dy, context.input(0)}, of_weight));
+    context.Set(1, graph->Add(ops::kConv2dBackwardWeight, {dy, context.input(0)}, of_weight));
   }
   if (context.node.inputs.size() == 4 && context.wants(3)) context.Set(3, dy);
   if (context.node.inputs.size() >= 3 && context.wants(2)) {
     const Shape shape = graph->type(dy).shape;
-    const Value rows =
-        graph->Add("reshape", {dy}, {{"shape", Shape{shape[0] * shape[1] * shape[2], shape[3]}}});
-    context.Set(2, graph->Add("bias_backward", {rows}));
+    const Value rows = graph->Add(ops::kReshape, {dy},
+                                  {{"shape", Shape{shape[0] * shape[1] * shape[2], shape[3]}}});
+    context.Set(2, graph->Add(ops::kBiasBackward, {rows}));
   }
   if (context.wants(0)) {
     attrs.Set("extents", Shape{x[1], x[2]});
-    context.Set(0, graph->Add("conv2d_backward_input", {dy, context.input(1)}, attrs));
+    context.Set(0, graph->Add(ops::kConv2dBackwardInput, {dy, context.input(1)}, attrs));
   }
 }
 

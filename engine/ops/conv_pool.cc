@@ -92,7 +92,7 @@ void Gradient(GradientContext& context) {
   if (!g.ok()) return;  // the node would not be there
   Value dy = context.dy();
   if (context.node.attrs.String("activation") == "relu") {
-    dy = graph->Add("relu_backward", {dy, context.output()});
+    dy = graph->Add(ops::kReluBackward, {dy, context.output()});
   }
   Attrs attrs;
   for (const char* name : {"stride", "padding", "dilation"}) {
@@ -104,20 +104,20 @@ void Gradient(GradientContext& context) {
   if (context.wants(1)) {
     Attrs of_weight = attrs;
     of_weight.Set("kernel", Shape{weight.shape[2], weight.shape[3]});
-    context.Set(1, graph->Add("conv2d_max_pool_backward_weight",
+    context.Set(1, graph->Add(ops::kConv2dMaxPoolBackwardWeight,
                               {dy, context.output(1), context.input(0)}, of_weight));
   }
   if (context.node.inputs.size() == 3 && context.wants(2)) {
     const Shape shape = graph->type(dy).shape;
-    const Value rows =
-        graph->Add("reshape", {dy}, {{"shape", Shape{shape[0] * shape[1] * shape[2], shape[3]}}});
-    context.Set(2, graph->Add("bias_backward", {rows}));
+    const Value rows = graph->Add(ops::kReshape, {dy},
+                                  {{"shape", Shape{shape[0] * shape[1] * shape[2], shape[3]}}});
+    context.Set(2, graph->Add(ops::kBiasBackward, {rows}));
   }
   if (context.wants(0)) {
-    const Value spread = graph->Add("max_unpool2d", {dy, context.output(1)},
+    const Value spread = graph->Add(ops::kMaxUnpool2d, {dy, context.output(1)},
                                     {{"extents", Shape{g->out_height, g->out_width}}});
     attrs.Set("extents", Shape{x.shape[1], x.shape[2]});
-    context.Set(0, graph->Add("conv2d_backward_input", {spread, context.input(1)}, attrs));
+    context.Set(0, graph->Add(ops::kConv2dBackwardInput, {spread, context.input(1)}, attrs));
   }
 }
 

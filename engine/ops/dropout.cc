@@ -27,7 +27,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inp
 void Gradient(GradientContext& context) {
   if (context.wants(0)) {
     context.Set(
-        0, context.graph->Add("dropout", {context.dy(), context.input(1)}, context.node.attrs));
+        0, context.graph->Add(ops::kDropout, {context.dy(), context.input(1)}, context.node.attrs));
   }
   if (context.node.inputs.size() == 3 && context.wants(2)) context.Set(2, context.dy());
 }

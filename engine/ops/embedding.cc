@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<TensorType>> InferBackward(const std::vector<TensorTy
 void Gradient(GradientContext& context) {
   if (!context.wants(1)) return;
   const int64_t rows = context.graph->type(context.input(1)).shape[0];
-  context.Set(1, context.graph->Add("embedding_backward", {context.input(0), context.dy()},
+  context.Set(1, context.graph->Add(ops::kEmbeddingBackward, {context.input(0), context.dy()},
                                     {{"rows", rows}}));
 }
 
@@ -67,7 +67,7 @@ void PositionsGradient(GradientContext& context) {
   if (!context.wants(1)) return;
   const int64_t rows = context.graph->type(context.input(1)).shape[0];
   context.Set(1,
-              context.graph->Add("add_positions_backward", {context.dy()},
+              context.graph->Add(ops::kAddPositionsBackward, {context.dy()},
                                  {{"length", context.node.attrs.Int("length")}, {"rows", rows}}));
 }
 

@@ -54,12 +54,12 @@ void Gradient(GradientContext& context) {
   const Value dy = context.dy(), x = context.input(0);
   const Value mean = context.output(1), rstd = context.output(2);
   if (context.wants(1) || context.wants(2)) {
-    const Value made = graph->Add("layer_norm_backward_weight", {dy, x, mean, rstd});
+    const Value made = graph->Add(ops::kLayerNormBackwardWeight, {dy, x, mean, rstd});
     context.Set(1, {made.node, 0});
     context.Set(2, {made.node, 1});
   }
   if (context.wants(0)) {
-    context.Set(0, graph->Add("layer_norm_backward_input", {dy, x, context.input(1), mean, rstd}));
+    context.Set(0, graph->Add(ops::kLayerNormBackwardInput, {dy, x, context.input(1), mean, rstd}));
   }
 }
 

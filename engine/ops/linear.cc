@@ -47,10 +47,10 @@ Value SmoothGradient(GradientContext& context, const std::string& activation) {
   Attrs plain = context.node.attrs;
   plain.Set("activation", std::string("none"));
   plain.Set("keep", int64_t{0});
-  const Value x = context.graph->Add("linear", context.node.inputs, plain);
-  if (activation == "silu") return context.graph->Add("silu_backward", {context.dy(), x});
+  const Value x = context.graph->Add(ops::kLinear, context.node.inputs, plain);
+  if (activation == "silu") return context.graph->Add(ops::kSiluBackward, {context.dy(), x});
   return context.graph->Add(
-      "gelu_backward", {context.dy(), x},
+      ops::kGeluBackward, {context.dy(), x},
       {{"approximate", std::string(activation == "gelu_tanh" ? "tanh" : "none")}});
 }
 
@@ -58,7 +58,7 @@ void Gradient(GradientContext& context) {
   Graph* graph = context.graph;
   Value dy = context.dy();
   const std::string activation = context.node.attrs.String("activation");
-  if (activation == "relu") dy = graph->Add("relu_backward", {dy, context.output()});
+  if (activation == "relu") dy = graph->Add(ops::kReluBackward, {dy, context.output()});
   if (IsSmooth(activation)) dy = SmoothGradient(context, activation);
   const int64_t in_out = context.node.attrs.Int("in_out");
   const Value x = context.input(0);
@@ -67,18 +67,18 @@ void Gradient(GradientContext& context) {
   if (context.wants(1)) {
     Attrs attrs;
     if (fp8) attrs.Set(kFp8Attr, std::string(in_out != 0 ? "e4m3,e5m2" : "e5m2,e4m3"));
-    context.Set(1, in_out != 0 ? graph->Add("linear_backward_weight", {x, dy}, attrs)
-                               : graph->Add("linear_backward_weight", {dy, x}, attrs));
+    context.Set(1, in_out != 0 ? graph->Add(ops::kLinearBackwardWeight, {x, dy}, attrs)
+                               : graph->Add(ops::kLinearBackwardWeight, {dy, x}, attrs));
   }
   if (context.node.inputs.size() == 4 && context.wants(3)) context.Set(3, dy);
   if (context.node.inputs.size() >= 3 && context.wants(2)) {
-    context.Set(2, graph->Add("bias_backward", {dy}));
+    context.Set(2, graph->Add(ops::kBiasBackward, {dy}));
   }
   if (context.wants(0)) {
     Attrs attrs;
     if (in_out != 0) attrs.Set("in_out", in_out);
     if (fp8) attrs.Set(kFp8Attr, std::string("e5m2,e4m3"));
-    context.Set(0, graph->Add("linear_backward_input", {dy, context.input(1)}, attrs));
+    context.Set(0, graph->Add(ops::kLinearBackwardInput, {dy, context.input(1)}, attrs));
   }
 }
 

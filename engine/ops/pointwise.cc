@@ -26,7 +26,7 @@ void AddGradient(GradientContext& context) {
 }
 
 void ScaleGradient(GradientContext& context) {
-  context.Set(0, context.graph->Add("scale", {context.dy()},
+  context.Set(0, context.graph->Add(ops::kScale, {context.dy()},
                                     {{"factor", context.node.attrs.Double("factor", 1)}}));
 }
 

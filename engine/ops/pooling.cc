@@ -87,7 +87,7 @@ absl::StatusOr<std::vector<TensorType>> InferGlobalBackward(const std::vector<Te
 }
 
 void MaxGradient(GradientContext& context) {
-  context.Set(0, context.graph->Add("max_pool2d_backward", {context.dy(), context.input(0)},
+  context.Set(0, context.graph->Add(ops::kMaxPool2dBackward, {context.dy(), context.input(0)},
                                     context.node.attrs));
 }
 
@@ -95,12 +95,12 @@ void AverageGradient(GradientContext& context) {
   const Shape x = context.graph->type(context.input(0)).shape;
   Attrs attrs = context.node.attrs;
   attrs.Set("extents", Shape{x[1], x[2]});
-  context.Set(0, context.graph->Add("avg_pool2d_backward", {context.dy()}, attrs));
+  context.Set(0, context.graph->Add(ops::kAvgPool2dBackward, {context.dy()}, attrs));
 }
 
 void GlobalGradient(GradientContext& context) {
   const Shape x = context.graph->type(context.input(0)).shape;
-  context.Set(0, context.graph->Add("global_average_pool_backward", {context.dy()},
+  context.Set(0, context.graph->Add(ops::kGlobalAveragePoolBackward, {context.dy()},
                                     {{"extents", Shape{x[1], x[2]}}}));
 }
 

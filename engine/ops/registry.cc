@@ -18,11 +18,4 @@ constexpr const OpDef* kOps[] = {
 
 absl::Span<const OpDef* const> AllOps() { return kOps; }
 
-const OpDef* FindOp(std::string_view name) {
-  for (const OpDef* op : kOps) {
-    if (op->name == name) return op;
-  }
-  return nullptr;
-}
-
 }  // namespace lockstep::engine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All ops, as ops/op_list.inc lists them. FindOp (graph/op.h) looks here.
+// All ops, as ops/op_list.inc lists them.
 // Thread-safety: immutable.
 #ifndef LOCKSTEP_ENGINE_OPS_REGISTRY_H_
 #define LOCKSTEP_ENGINE_OPS_REGISTRY_H_

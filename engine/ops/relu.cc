@@ -20,7 +20,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inp
 
 // By the output: the input need not be kept.
 void Gradient(GradientContext& context) {
-  context.Set(0, context.graph->Add("relu_backward", {context.dy(), context.output()}));
+  context.Set(0, context.graph->Add(ops::kReluBackward, {context.dy(), context.output()}));
 }
 
 std::vector<OpCase> Cases() {

@@ -15,8 +15,8 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inp
 
 void Gradient(GradientContext& context) {
   Graph* graph = context.graph;
-  context.Set(
-      0, graph->Add("reshape", {context.dy()}, {{"shape", graph->type(context.input(0)).shape}}));
+  context.Set(0, graph->Add(ops::kReshape, {context.dy()},
+                            {{"shape", graph->type(context.input(0)).shape}}));
 }
 
 std::vector<OpCase> Cases() {

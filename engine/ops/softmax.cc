@@ -19,7 +19,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inp
 }
 
 void Gradient(GradientContext& context) {
-  context.Set(0, context.graph->Add("softmax_backward", {context.dy(), context.output()}));
+  context.Set(0, context.graph->Add(ops::kSoftmaxBackward, {context.dy(), context.output()}));
 }
 
 std::vector<OpCase> MakeCases(size_t operands) {

@@ -59,7 +59,7 @@ absl::StatusOr<std::vector<TensorType>> InferBoth(const std::vector<TensorType>&
 
 void Gradient(GradientContext& context) {
   if (!context.output_gradients[0]) return;
-  context.Set(0, context.graph->Add("softmax_cross_entropy_backward",
+  context.Set(0, context.graph->Add(ops::kSoftmaxCrossEntropyBackward,
                                     {context.input(0), context.input(1), context.dy()},
                                     context.node.attrs));
 }

@@ -25,7 +25,7 @@ absl::StatusOr<std::vector<TensorType>> InferBackward(const std::vector<TensorTy
 }
 
 void Gradient(GradientContext& context) {
-  context.Set(0, context.graph->Add("take_rows_backward", {context.dy()}, context.node.attrs));
+  context.Set(0, context.graph->Add(ops::kTakeRowsBackward, {context.dy()}, context.node.attrs));
 }
 
 std::vector<OpCase> Cases() {

@@ -77,7 +77,7 @@ class Fp8Pass {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       inputs.push_back(i < 2 ? Rounded(node.inputs[i], formats[i]) : rewriter_.Map(node.inputs[i]));
     }
-    const Value made = rewriter_.to().Add(node.op->name, inputs, node.attrs, node.name);
+    const Value made = rewriter_.to().Add(*node.op, inputs, node.attrs, node.name);
     for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
       rewriter_.Replace({id, o}, {made.node, o});
     }

@@ -123,7 +123,7 @@ class Fusion {
       inputs.push_back(a.inputs[a.inputs[0].node == other ? 1 : 0]);
       Attrs attrs = b.attrs;
       if (match_.Is(other, ops::kLinearBackwardInput)) attrs.Set("third", std::string("addend"));
-      const Value made = to.Add(b.op->name, rewriter_.Map(inputs), attrs, b.name);
+      const Value made = to.Add(*b.op, rewriter_.Map(inputs), attrs, b.name);
       rewriter_.Replace({head, 0}, made);
       return;
     }

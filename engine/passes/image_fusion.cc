@@ -129,7 +129,7 @@ class Walk {
     if (match_.Is(id, ops::kRelu)) {
       attrs.Set("activation", std::string("relu"));
       if (residual_.contains(id)) inputs.push_back(residual_[id]);
-      const Value made = rewriter_.to().Add(gone.op->name, rewriter_.Map(inputs), attrs, gone.name);
+      const Value made = rewriter_.to().Add(*gone.op, rewriter_.Map(inputs), attrs, gone.name);
       // Statistics of a batch norm are read by others.
       for (size_t o = 1; o < gone.outputs.size(); ++o) {
         rewriter_.Replace({heads_[id], static_cast<int>(o)}, {made.node, static_cast<int>(o)});
@@ -140,14 +140,14 @@ class Walk {
       inputs = head.inputs;
       inputs[0] = gone.inputs[0];
       inputs.push_back(gone.inputs[1]);
-      return rewriter_.to().Add(head.op->name, rewriter_.Map(inputs), head.attrs, head.name);
+      return rewriter_.to().Add(*head.op, rewriter_.Map(inputs), head.attrs, head.name);
     }
     if (match_.Is(heads_[id], ops::kMaxPool2dBackward)) {
       attrs.Set("relu", int64_t{1});
     } else {
       inputs.push_back(head.inputs[1]);
     }
-    return rewriter_.to().Add(gone.op->name, rewriter_.Map(inputs), attrs);
+    return rewriter_.to().Add(*gone.op, rewriter_.Map(inputs), attrs);
   }
 
   const Graph& graph_;

@@ -113,7 +113,7 @@ class PrecisionPass {
     if (node.op->leaf) {
       TensorType type = node.outputs[0];
       type.dtype = TypeOf({id, 0});
-      rewriter_.Replace({id, 0}, rewriter_.to().AddLeaf(node.op->name, type, node.name));
+      rewriter_.Replace({id, 0}, rewriter_.to().AddLeaf(*node.op, type, node.name));
       return;
     }
     std::vector<Value> inputs;
@@ -126,7 +126,7 @@ class PrecisionPass {
       const DType type = TypeOf({id, static_cast<int>(o)});
       if (IsHalf(type)) attrs.Set(kDTypeAttr, std::string(Name(type)));
     }
-    const Value made = rewriter_.to().Add(node.op->name, inputs, attrs, node.name);
+    const Value made = rewriter_.to().Add(*node.op, inputs, attrs, node.name);
     for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
       rewriter_.Replace({id, o}, {made.node, o});
       LS_CHECK(rewriter_.to().type({made.node, o}).dtype == TypeOf({id, o}))

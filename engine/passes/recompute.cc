@@ -113,9 +113,8 @@ class RecomputePass {
     const Node& node = graph_.node(value.node);
     std::vector<Value> inputs;
     for (const Value& input : node.inputs) inputs.push_back(Again(input));
-    const Value made =
-        rewriter_.to().Add(node.op->name, inputs, node.attrs,
-                           node.name.empty() ? "" : absl::StrCat(node.name, " (again)"));
+    const Value made = rewriter_.to().Add(
+        *node.op, inputs, node.attrs, node.name.empty() ? "" : absl::StrCat(node.name, " (again)"));
     for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
       const Value output{made.node, o};
       again_[{value.node, o}] = output;
@@ -130,7 +129,7 @@ class RecomputePass {
     for (const Value& input : node.inputs) {
       inputs.push_back(IsBackward(input.node) ? rewriter_.Map(input) : Again(input));
     }
-    const Value made = rewriter_.to().Add(node.op->name, inputs, node.attrs, node.name);
+    const Value made = rewriter_.to().Add(*node.op, inputs, node.attrs, node.name);
     for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
       rewriter_.Replace({id, o}, {made.node, o});
     }

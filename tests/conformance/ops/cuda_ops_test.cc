@@ -11,6 +11,7 @@
 #include "common/half.h"
 #include "engine/cuda/kernels.h"
 #include "engine/cuda/module.h"
+#include "engine/ops/ops.h"
 #include "engine/ops/registry.h"
 #include "tests/conformance/ops/made_case.h"
 #include "tests/conformance/ops/reference.h"
@@ -322,7 +323,7 @@ TEST_P(CudaOpsTest, DeviceHalfOperandsAreRoundedOnce) {
 // What the made values of the cases are not: one that is not finite says nothing of the scale and
 // stays NaN; zeros, and nothing else, have no scale.
 TEST(QuantizeFp8Test, EmulatedSpecialValues) {
-  const OpDef& op = *FindOp("quantize_fp8");
+  const OpDef& op = ops::kQuantizeFp8;
   for (const OpCase& test : op.cases()) {
     SCOPED_TRACE(Describe(op, test));
     Prepared p = Prepare(op, test);
@@ -344,7 +345,7 @@ TEST(QuantizeFp8Test, EmulatedSpecialValues) {
 
 // A product whose factors are rounded to FP8.
 struct Fp8Case {
-  const char* op;
+  const OpDef* op;
   OpCase test;
   const char* formats;
 };
@@ -353,12 +354,13 @@ std::vector<Fp8Case> Fp8Cases(int64_t m, int64_t k, int64_t n) {
   const auto single = [](Shape shape) { return TensorType{DType::kF32, std::move(shape)}; };
   const Attrs turned = {{"in_out", int64_t{1}}};
   const Attrs relu = {{"activation", std::string("relu")}};
-  return {{"linear", {{half({m, k}), half({n, k}), single({n})}, relu}, "e4m3,e4m3"},
-          {"linear", {{half({m, k}), half({k, n})}, turned}, "e4m3,e4m3"},
-          {"linear_backward_input", {{half({m, n}), half({n, k}), half({m, k})}, {}}, "e5m2,e4m3"},
-          {"linear_backward_input", {{half({m, n}), half({k, n})}, turned}, "e5m2,e4m3"},
-          {"linear_backward_weight", {{half({m, n}), half({m, k})}, {}}, "e5m2,e4m3"},
-          {"linear_backward_weight", {{half({m, k}), half({m, n})}, {}}, "e4m3,e5m2"}};
+  return {
+      {&ops::kLinear, {{half({m, k}), half({n, k}), single({n})}, relu}, "e4m3,e4m3"},
+      {&ops::kLinear, {{half({m, k}), half({k, n})}, turned}, "e4m3,e4m3"},
+      {&ops::kLinearBackwardInput, {{half({m, n}), half({n, k}), half({m, k})}, {}}, "e5m2,e4m3"},
+      {&ops::kLinearBackwardInput, {{half({m, n}), half({k, n})}, turned}, "e5m2,e4m3"},
+      {&ops::kLinearBackwardWeight, {{half({m, n}), half({m, k})}, {}}, "e5m2,e4m3"},
+      {&ops::kLinearBackwardWeight, {{half({m, k}), half({m, n})}, {}}, "e4m3,e5m2"}};
 }
 
 // The case's node on rounded factors.
@@ -366,14 +368,14 @@ Prepared PrepareFp8(const Fp8Case& each, OpCase* test) {
   *test = each.test;
   test->attrs.Set("fp8", std::string(each.formats));
   test->attrs.Set(kDTypeAttr, std::string("bf16"));
-  Prepared p = Prepare(*FindOp(each.op), *test);
+  Prepared p = Prepare(*each.op, *test);
   for (size_t i = 0; i < p.inputs.size(); ++i) {
     p.inputs[i] = Rounded(test->inputs[i].dtype, std::move(p.inputs[i]));
   }
   for (size_t i = 0; i < 2; ++i) {
     const std::string format(each.formats + 5 * i, 4);
     const OpCase rounding{{test->inputs[i]}, {{"format", format}}};
-    p.inputs[i] = Reference(*FindOp("quantize_fp8"), rounding, {}, {p.inputs[i]})[0];
+    p.inputs[i] = Reference(ops::kQuantizeFp8, rounding, {}, {p.inputs[i]})[0];
   }
   return p;
 }
@@ -384,13 +386,13 @@ void CheckFp8(const Gpu& gpu, const std::vector<Fp8Case>& cases, bool fp8, int r
   for (const Fp8Case& each : cases) {
     OpCase test;
     const Prepared p = PrepareFp8(each, &test);
-    SCOPED_TRACE(Describe(*FindOp(each.op), test));
+    SCOPED_TRACE(Describe(*each.op, test));
     const Node& node = p.graph.node(p.made.node);
     // A GPU rounds the bias of a 16-bit product before it is added.
     std::vector<Doubles> inputs = p.inputs;
-    const bool bias = std::string_view(each.op) == "linear" && inputs.size() == 3;
+    const bool bias = each.op == &ops::kLinear && inputs.size() == 3;
     if (bias) inputs[2] = Rounded(DType::kBF16, std::move(inputs[2]));
-    const std::vector<Doubles> expected = Reference(*FindOp(each.op), test, node.outputs, inputs);
+    const std::vector<Doubles> expected = Reference(*each.op, test, node.outputs, inputs);
     const int64_t before = emulation::Fp8ProductsRun();
     ASSERT_NO_FATAL_FAILURE(
         ExpectRoundedOnce(node, RunNode(gpu, p, 0, false, fp8), expected, 2 * Tolerance(test)));

@@ -7,6 +7,7 @@
 
 #include "engine/cpu/converting_kernel.h"
 #include "engine/cpu/kernels.h"
+#include "engine/ops/ops.h"
 #include "tests/conformance/ops/made_case.h"
 #include "tests/conformance/ops/reference.h"
 #include "tests/conformance/ops/run_node.h"
@@ -46,8 +47,8 @@ Magnitudes MagnitudesOf(const OpCase& test, const std::vector<Doubles>& in) {
   }
   const TensorType type{DType::kF32, {static_cast<int64_t>(m), static_cast<int64_t>(n)}};
   const OpCase softmax{{type, test.inputs[2], test.inputs[3]}, test.attrs, test.classes};
-  const Doubles gradient = Reference(*FindOp("softmax_cross_entropy_backward"), softmax, {type},
-                                     {logits, in[2], in[3]})[0];
+  const Doubles gradient =
+      Reference(ops::kSoftmaxCrossEntropyBackward, softmax, {type}, {logits, in[2], in[3]})[0];
   Magnitudes sums{Doubles(m * k), Doubles(n * k)};
   for (size_t i = 0; i < m; ++i) {
     for (size_t j = 0; j < n; ++j) {
@@ -81,7 +82,7 @@ std::vector<RunOptions> EveryWay() {
 }
 
 TEST(HeadPairsTest, AgreesWithFloat64) {
-  const OpDef& op = *FindOp("linear_softmax_cross_entropy");
+  const OpDef& op = ops::kLinearSoftmaxCrossEntropy;
   int taken = 0;
   for (const OpCase& plain : {HeadCase(2, 2, 2, 2, false), HeadCase(30, 34, 6, 34, true),
                               HeadCase(600, 70, 10, 65, true), HeadCase(512, 130, 48, 130, false),

@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "common/half.h"
 #include "common/philox.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine {
 namespace {
@@ -47,10 +48,10 @@ Doubles SpecialValues(int64_t count) {
 Prepared Prepare(const OpDef& op, const OpCase& test) {
   Prepared p;
   for (size_t i = 0; i < test.inputs.size(); ++i) {
-    p.leaves.push_back(p.graph.AddLeaf("input", test.inputs[i], absl::StrCat("input", i)));
+    p.leaves.push_back(p.graph.AddLeaf(ops::kInput, test.inputs[i], absl::StrCat("input", i)));
     p.inputs.push_back(MakeValues(test.inputs[i], i + 1, test.classes));
   }
-  p.made = p.graph.Add(op.name, p.leaves, test.attrs);
+  p.made = p.graph.Add(op, p.leaves, test.attrs);
   LS_CHECK(p.graph.status().ok()) << p.graph.status();
   return p;
 }

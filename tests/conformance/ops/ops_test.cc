@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -15,6 +17,7 @@
 #include "engine/cpu/kernels.h"
 #include "engine/cuda/kernels.h"
 #include "engine/ops/counts.h"
+#include "engine/ops/ops.h"
 #include "engine/ops/registry.h"
 #include "engine/passes/autodiff.h"
 #include "tests/conformance/ops/made_case.h"
@@ -136,7 +139,7 @@ TEST_P(OpsTest, HalfOperandsAreRoundedOnce) {
 // What the made values of the cases are not: one that is not finite says nothing of the scale and
 // stays NaN; zeros, and nothing else, have no scale.
 TEST(QuantizeFp8Test, SpecialValues) {
-  const OpDef& op = *FindOp("quantize_fp8");
+  const OpDef& op = ops::kQuantizeFp8;
   for (const OpCase& test : op.cases()) {
     SCOPED_TRACE(Describe(op, test));
     Prepared p = Prepare(op, test);
@@ -158,36 +161,37 @@ TEST(QuantizeFp8Test, SpecialValues) {
 
 // Large enough that a node with 16-bit operands runs in several blocks of rows, the last one
 // shorter.
-std::vector<std::pair<std::string, OpCase>> BlockedCases() {
+std::vector<std::pair<const OpDef*, OpCase>> BlockedCases() {
   const auto f = [](Shape shape) { return TensorType{DType::kF32, std::move(shape)}; };
   const auto i = [](Shape shape) { return TensorType{DType::kI32, std::move(shape)}; };
   const Attrs pad = {{"padding", Shape{1, 1}}};
   return {
-      {"linear", {{f({2100, 60}), f({33, 60}), f({33})}, {{"activation", std::string("relu")}}}},
-      {"linear_backward_input", {{f({2100, 60}), f({60, 33}), f({2100, 33})}, {}}},
-      {"linear_backward_weight", {{f({2100, 130}), f({2100, 33})}, {}}},
-      {"bias_backward", {{f({2100, 130})}, {}}},
-      {"layer_norm", {{f({333, 500}), f({500}), f({500})}, {{"eps", 1e-5}}}},
-      {"layer_norm_backward_input",
+      {&ops::kLinear,
+       {{f({2100, 60}), f({33, 60}), f({33})}, {{"activation", std::string("relu")}}}},
+      {&ops::kLinearBackwardInput, {{f({2100, 60}), f({60, 33}), f({2100, 33})}, {}}},
+      {&ops::kLinearBackwardWeight, {{f({2100, 130}), f({2100, 33})}, {}}},
+      {&ops::kBiasBackward, {{f({2100, 130})}, {}}},
+      {&ops::kLayerNorm, {{f({333, 500}), f({500}), f({500})}, {{"eps", 1e-5}}}},
+      {&ops::kLayerNormBackwardInput,
        {{f({333, 500}), f({333, 500}), f({500}), f({333}), f({333}), f({333, 500})}, {}}},
-      {"layer_norm_backward_weight", {{f({333, 500}), f({333, 500}), f({333}), f({333})}, {}}},
-      {"softmax", {{f({333, 500})}, {}}},
-      {"softmax_cross_entropy", {{f({333, 500}), i({333})}, {}, 500}},
-      {"softmax_cross_entropy_backward", {{f({333, 500}), i({333}), f({1})}, {}, 500}},
-      {"softmax_cross_entropy_with_gradient", {{f({333, 500}), i({333}), f({1})}, {}, 500}},
-      {"classification_sums", {{f({333, 500}), i({333})}, {}, 500}},
-      {"gelu_backward", {{f({70, 1001}), f({70, 1001})}, {}}},
-      {"add", {{f({70, 1001}), f({70, 1001})}, {}}},
-      {"conv2d", {{f({9, 20, 22, 17}), f({33, 17, 3, 3})}, pad}},
-      {"conv2d_backward_weight",
+      {&ops::kLayerNormBackwardWeight, {{f({333, 500}), f({333, 500}), f({333}), f({333})}, {}}},
+      {&ops::kSoftmax, {{f({333, 500})}, {}}},
+      {&ops::kSoftmaxCrossEntropy, {{f({333, 500}), i({333})}, {}, 500}},
+      {&ops::kSoftmaxCrossEntropyBackward, {{f({333, 500}), i({333}), f({1})}, {}, 500}},
+      {&ops::kSoftmaxCrossEntropyWithGradient, {{f({333, 500}), i({333}), f({1})}, {}, 500}},
+      {&ops::kClassificationSums, {{f({333, 500}), i({333})}, {}, 500}},
+      {&ops::kGeluBackward, {{f({70, 1001}), f({70, 1001})}, {}}},
+      {&ops::kAdd, {{f({70, 1001}), f({70, 1001})}, {}}},
+      {&ops::kConv2d, {{f({9, 20, 22, 17}), f({33, 17, 3, 3})}, pad}},
+      {&ops::kConv2dBackwardWeight,
        {{f({21, 20, 22, 33}), f({21, 20, 22, 17})},
         {{"padding", Shape{1, 1}}, {"kernel", Shape{3, 3}}}}},
-      {"conv2d_max_pool", {{f({21, 20, 22, 17}), f({33, 17, 3, 3})}, pad}},
-      {"conv2d_max_pool_backward_weight",
+      {&ops::kConv2dMaxPool, {{f({21, 20, 22, 17}), f({33, 17, 3, 3})}, pad}},
+      {&ops::kConv2dMaxPoolBackwardWeight,
        {{f({21, 10, 11, 33}), i({21, 10, 11, 33}), f({21, 20, 22, 17})},
         {{"padding", Shape{1, 1}}, {"kernel", Shape{3, 3}}},
         4}},
-      {"max_pool2d_backward",
+      {&ops::kMaxPool2dBackward,
        {{f({9, 10, 11, 65}), f({9, 20, 22, 65})},
         {{"kernel", Shape{2, 2}}, {"stride", Shape{2, 2}}}}},
   };
@@ -198,23 +202,23 @@ TEST(PairsTest, ProductsOfBf16AreThoseOfFloat64) {
   const auto f = [](int64_t rows, int64_t columns) {
     return TensorType{DType::kF32, {rows, columns}};
   };
-  const std::vector<std::pair<std::string, OpCase>> cases = {
-      {"linear", {{f(1, 2), f(1, 2)}, {}}},
-      {"linear", {{f(40, 66), f(300, 66), f(1, 300)}, {}}},  // C^T
-      {"linear", {{f(40, 66), f(66, 35)}, {{"in_out", int64_t{1}}}}},
-      {"linear", {{f(301, 700), f(131, 700)}, {{"activation", std::string("relu")}}}},
-      {"linear", {{f(301, 700), f(700, 131)}, {{"in_out", int64_t{1}}}}},
-      {"linear_backward_input", {{f(301, 130), f(130, 77)}, {}}},
-      {"linear_backward_input", {{f(301, 130), f(77, 130)}, {{"in_out", int64_t{1}}}}},
-      {"linear_backward_weight", {{f(62, 17), f(62, 5)}, {}}},
-      {"linear_backward_weight", {{f(1030, 133), f(1030, 149)}, {}}},
-      {"linear_backward_weight", {{f(1030, 133), f(1030, 149)}, {{"sums", int64_t{1}}}}},
-      {"linear_backward_weight", {{f(62, 17), f(62, 5)}, {{"sums", int64_t{2}}}}},
+  const std::vector<std::pair<const OpDef*, OpCase>> cases = {
+      {&ops::kLinear, {{f(1, 2), f(1, 2)}, {}}},
+      {&ops::kLinear, {{f(40, 66), f(300, 66), f(1, 300)}, {}}},  // C^T
+      {&ops::kLinear, {{f(40, 66), f(66, 35)}, {{"in_out", int64_t{1}}}}},
+      {&ops::kLinear, {{f(301, 700), f(131, 700)}, {{"activation", std::string("relu")}}}},
+      {&ops::kLinear, {{f(301, 700), f(700, 131)}, {{"in_out", int64_t{1}}}}},
+      {&ops::kLinearBackwardInput, {{f(301, 130), f(130, 77)}, {}}},
+      {&ops::kLinearBackwardInput, {{f(301, 130), f(77, 130)}, {{"in_out", int64_t{1}}}}},
+      {&ops::kLinearBackwardWeight, {{f(62, 17), f(62, 5)}, {}}},
+      {&ops::kLinearBackwardWeight, {{f(1030, 133), f(1030, 149)}, {}}},
+      {&ops::kLinearBackwardWeight, {{f(1030, 133), f(1030, 149)}, {{"sums", int64_t{1}}}}},
+      {&ops::kLinearBackwardWeight, {{f(62, 17), f(62, 5)}, {{"sums", int64_t{2}}}}},
   };
-  for (const auto& [name, listed] : cases) {
+  for (const auto& [each, listed] : cases) {
     OpCase plain = listed;
-    if (plain.inputs.size() == 3 && name == "linear") plain.inputs[2].shape = {300};
-    const OpDef& op = *FindOp(name);
+    if (plain.inputs.size() == 3 && each == &ops::kLinear) plain.inputs[2].shape = {300};
+    const OpDef& op = *each;
     const OpCase test = HalfCase(plain, DType::kBF16, 1);
     SCOPED_TRACE(Describe(op, test));
     Prepared p = Prepare(op, test);
@@ -238,8 +242,8 @@ TEST(PairsTest, ProductsOfBf16AreThoseOfFloat64) {
 }
 
 TEST(BlocksTest, PartsOfANodeMakeTheWhole) {
-  for (const auto& [name, plain] : BlockedCases()) {
-    const OpDef& op = *FindOp(name);
+  for (const auto& [each, plain] : BlockedCases()) {
+    const OpDef& op = *each;
     const OpCase test = HalfCase(plain, DType::kBF16, 2);  // others fp32: they move too
     SCOPED_TRACE(Describe(op, test));
     Prepared p = Prepare(op, test);
@@ -320,7 +324,7 @@ TEST_P(OpsTest, GradientAgreesWithFiniteDifferences) {
     SCOPED_TRACE(Describe(op, test));
     Prepared p = Prepare(op, test);
     const std::vector<TensorType> outputs = p.graph.node(p.made.node).outputs;
-    const Value weights = p.graph.AddLeaf("input", outputs[0], "weights");
+    const Value weights = p.graph.AddLeaf(ops::kInput, outputs[0], "weights");
     const Doubles projection = MakeValues(outputs[0], 77, 0);
     std::vector<Value> wrt;
     for (const Value& leaf : p.leaves) {
@@ -360,12 +364,13 @@ INSTANTIATE_TEST_SUITE_P(All, OpsTest, testing::ValuesIn(ComputingOps()),
                          [](const auto& info) { return std::string(info.param->name); });
 
 TEST(OpTableTest, EveryOpIsComplete) {
+  std::set<std::string> names;
   for (const OpDef* each : AllOps()) {
     const OpDef& op = *each;
     const CpuKernelDef* const kernel = FindCpuKernel(op);
     SCOPED_TRACE(op.name);
     EXPECT_NE(op.doc, nullptr);
-    EXPECT_EQ(FindOp(op.name), &op) << "two ops of one name";
+    EXPECT_TRUE(names.insert(op.name).second) << "two ops of one name";
     EXPECT_TRUE((op.gradient == nullptr) != (op.no_gradient == nullptr))
         << "a gradient, or the reason why there is none";
     EXPECT_EQ(kernel == nullptr, op.leaf || op.view) << "no CPU kernel";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of values that are used several times, of which only some are wanted.
 #include "engine/passes/autodiff.h"
+#include "engine/ops/ops.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,12 +30,12 @@ std::vector<float> Values(int64_t count, uint64_t site) {
 // tanh(tanh(x W^T) W^T): W is used twice. The seed weighs the outputs.
 struct Shared {
   Shared() {
-    x = graph.AddLeaf("input", {kF32, {3, 4}}, "x");
-    w = graph.AddLeaf("parameter", {kF32, {4, 4}}, "w");
-    seed = graph.AddLeaf("input", {kF32, {3, 4}}, "seed");
-    first = graph.Add("linear", {x, w});
-    second = graph.Add("linear", {graph.Add("tanh", {first}), w});
-    y = graph.Add("tanh", {second});
+    x = graph.AddLeaf(ops::kInput, {kF32, {3, 4}}, "x");
+    w = graph.AddLeaf(ops::kParameter, {kF32, {4, 4}}, "w");
+    seed = graph.AddLeaf(ops::kInput, {kF32, {3, 4}}, "seed");
+    first = graph.Add(ops::kLinear, {x, w});
+    second = graph.Add(ops::kLinear, {graph.Add(ops::kTanh, {first}), w});
+    y = graph.Add(ops::kTanh, {second});
     tensors = {{"x", Values(12, 1)}, {"w", Values(16, 2)}, {"seed", Values(12, 3)}};
   }
   // <y, seed>, in double.
@@ -108,7 +109,7 @@ TEST(AutodiffTest, WhatNobodyWantsIsNotComputed) {
 TEST(AutodiffTest, WhatNoSeedDependsOnHasNoGradient) {
   Shared net;
   Graph graph = net.graph;
-  const Value other = graph.AddLeaf("parameter", {kF32, {4}}, "other");
+  const Value other = graph.AddLeaf(ops::kParameter, {kF32, {4}}, "other");
   const auto gradients = Differentiate(&graph, {{net.y, net.seed}}, {other, net.w});
   ASSERT_TRUE(gradients.ok()) << gradients.status();
   EXPECT_FALSE((*gradients)[0].valid());
@@ -118,9 +119,9 @@ TEST(AutodiffTest, WhatNoSeedDependsOnHasNoGradient) {
 // One value with two seeds, and a value that is its own gradient's base: x + x.
 TEST(AutodiffTest, TwoReadsByOneNodeAndTwoSeedsAddUp) {
   Graph graph;
-  const Value x = graph.AddLeaf("parameter", {kF32, {2, 2}}, "x");
-  const Value seed = graph.AddLeaf("input", {kF32, {2, 2}}, "seed");
-  const Value y = graph.Add("add", {x, x});
+  const Value x = graph.AddLeaf(ops::kParameter, {kF32, {2, 2}}, "x");
+  const Value seed = graph.AddLeaf(ops::kInput, {kF32, {2, 2}}, "seed");
+  const Value y = graph.Add(ops::kAdd, {x, x});
   const auto gradients = Differentiate(&graph, {{y, seed}, {y, seed}}, {x});
   ASSERT_TRUE(gradients.ok()) << gradients.status();
   graph.AddOutput("dx", (*gradients)[0]);
@@ -130,9 +131,9 @@ TEST(AutodiffTest, TwoReadsByOneNodeAndTwoSeedsAddUp) {
 
 TEST(AutodiffTest, AnOpWithoutGradientIsNamed) {
   Graph graph;
-  const Value logits = graph.AddLeaf("parameter", {kF32, {4, 3}}, "logits");
-  const Value labels = graph.AddLeaf("input", {DType::kI32, {4}}, "labels");
-  const Value sums = graph.Add("classification_sums", {logits, labels}, {}, "score");
+  const Value logits = graph.AddLeaf(ops::kParameter, {kF32, {4, 3}}, "logits");
+  const Value labels = graph.AddLeaf(ops::kInput, {DType::kI32, {4}}, "labels");
+  const Value sums = graph.Add(ops::kClassificationSums, {logits, labels}, {}, "score");
   ASSERT_TRUE(graph.status().ok()) << graph.status();
   const auto gradients = Differentiate(&graph, {{sums, sums}}, {logits});
   EXPECT_EQ(gradients.status().code(), absl::StatusCode::kInvalidArgument);

@@ -64,7 +64,7 @@ OneNode NodeOf(const Attention& a, bool backward) {
                  {"key", int64_t{1}}};
   if (a.queries != 0) attrs.Set("queries", a.queries);
   if (IsHalf(a.type)) attrs.Set(kDTypeAttr, std::string(Name(a.type)));
-  return OneNode(backward ? "attention_backward" : "attention", inputs, attrs);
+  return OneNode(backward ? ops::kAttentionBackward : ops::kAttention, inputs, attrs);
 }
 
 class AttentionTest : public CudnnTest {
@@ -248,11 +248,11 @@ TEST(AttentionWorkspace, HoldsTheGradientsOfScoresInTiles) {
 TEST(AttentionWorkspace, GrowsWithTheProgram) {
   Graph graph;
   EXPECT_EQ(cuda::MostAttentionWorkspace(graph), size_t{256} << 20);
-  const Value x = graph.AddLeaf("input", {DType::kF32, {1 << 20, 1 << 12}}, "x");  // 16 GiB
+  const Value x = graph.AddLeaf(ops::kInput, {DType::kF32, {1 << 20, 1 << 12}}, "x");  // 16 GiB
   EXPECT_EQ(cuda::MostAttentionWorkspace(graph), size_t{256} << 20);
-  const Value y = graph.Add("relu", {x});
+  const Value y = graph.Add(ops::kRelu, {x});
   EXPECT_EQ(cuda::MostAttentionWorkspace(graph), size_t{2} << 30);
-  graph.Add("relu", {graph.Add("relu", {y})});
+  graph.Add(ops::kRelu, {graph.Add(ops::kRelu, {y})});
   EXPECT_EQ(cuda::MostAttentionWorkspace(graph), size_t{4} << 30);
   cuda::CudnnAttentionShape shape;
   shape.batch = 64;

@@ -16,6 +16,7 @@
 #include "common/philox.h"
 #include "engine/exec/plan.h"
 #include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/autodiff.h"
 #include "tests/unit/engine/run_graph.h"
 #include "tests/unit/engine/step_job.h"
@@ -43,7 +44,7 @@ class Net {
   Value Leaf(const std::string& name, const Shape& shape) {
     const TensorType type{kF32, shape};
     tensors_[name] = Values(type.elements(), tensors_.size() + 1);
-    const Value leaf = graph_.AddLeaf("parameter", type, name);
+    const Value leaf = graph_.AddLeaf(ops::kParameter, type, name);
     leaves_.push_back(leaf);
     names_.push_back(name);
     return leaf;
@@ -54,14 +55,14 @@ class Net {
     for (int64_t i = 0; i < count; ++i) {
       bits.push_back(std::bit_cast<float>(static_cast<int32_t>(i * 7 % (classes + 1) - 1)));
     }
-    return graph_.AddLeaf("input", {DType::kI32, {count}}, name);
+    return graph_.AddLeaf(ops::kInput, {DType::kI32, {count}}, name);
   }
   // The seed of what has one element, there from the beginning.
   void AddSeed() {
-    seed_ = graph_.AddLeaf("input", {kF32, {1}}, "seed");
+    seed_ = graph_.AddLeaf(ops::kInput, {kF32, {1}}, "seed");
     tensors_["seed"] = {0.37f};
   }
-  Value Add(const std::string& op, std::vector<Value> inputs, Attrs attrs = {}) {
+  Value Add(const OpDef& op, std::vector<Value> inputs, Attrs attrs = {}) {
     return graph_.Add(op, std::move(inputs), std::move(attrs));
   }
   // Without the last one when `differentiate` is false. `y` is an output too.
@@ -69,7 +70,7 @@ class Net {
     EXPECT_TRUE(graph_.status().ok()) << graph_.status();
     const TensorType type = graph_.type(y);
     if (!seed_.valid()) {
-      seed_ = graph_.AddLeaf("input", type, "seed");
+      seed_ = graph_.AddLeaf(ops::kInput, type, "seed");
       tensors_["seed"] = Values(type.elements(), 99);
     }
     graph_.AddOutput("y", y);
@@ -92,9 +93,9 @@ class Net {
   Tensors tensors_;
 };
 
-int Count(const Graph& graph, const std::string& op) {
+int Count(const Graph& graph, const OpDef& op) {
   int count = 0;
-  for (const Node& node : graph.nodes()) count += node.op->name == op ? 1 : 0;
+  for (const Node& node : graph.nodes()) count += node.op == &op ? 1 : 0;
   return count;
 }
 
@@ -128,32 +129,38 @@ void ExpectOriginsApart(const Graph& plain, const Graph& fused) {
 }
 
 // act(x W^T + b) V^T in one of its forms.
-Value TwoLayers(Net* net, const std::string& op, const Attrs& attrs, bool in_out) {
+Value TwoLayers(Net* net, const OpDef& op, const Attrs& attrs, bool in_out) {
   Attrs product;
   if (in_out) product.Set("in_out", int64_t{1});
   const auto weight = [&](const std::string& name, int64_t in, int64_t out) {
     return net->Leaf(name, in_out ? Shape{in, out} : Shape{out, in});
   };
   const Value x = net->Leaf("x", {37, 19});
-  const Value z = net->Add("linear", {x, weight("w", 19, 70), net->Leaf("b", {70})}, product);
-  return net->Add("linear", {net->Add(op, {z}, attrs), weight("v", 70, 21)}, product);
+  const Value z = net->Add(ops::kLinear, {x, weight("w", 19, 70), net->Leaf("b", {70})}, product);
+  return net->Add(ops::kLinear, {net->Add(op, {z}, attrs), weight("v", 70, 21)}, product);
 }
 
 TEST(ActivationFusionTest, GivesTheBitsOfTheNodesByThemselves) {
   const Attrs erf = {{"approximate", std::string("none")}};
   const Attrs tanh = {{"approximate", std::string("tanh")}};
-  const std::vector<std::pair<std::string, Attrs>> forms = {
-      {"gelu", erf}, {"gelu", tanh}, {"silu", {}}};
-  for (const auto& [op, attrs] : forms) {
+  struct Form {
+    const OpDef& op;
+    const OpDef& backward;
+    Attrs attrs;
+  };
+  const Form forms[] = {{ops::kGelu, ops::kGeluBackward, erf},
+                        {ops::kGelu, ops::kGeluBackward, tanh},
+                        {ops::kSilu, ops::kSiluBackward, {}}};
+  for (const auto& [op, op_backward, attrs] : forms) {
     for (const bool in_out : {false, true}) {
       for (const bool backward : {false, true}) {
-        SCOPED_TRACE(op + attrs.ToString());
+        SCOPED_TRACE(absl::StrCat(op.name, " ", attrs.ToString()));
         Net net;
         const Graph plain = net.Finish(TwoLayers(&net, op, attrs, in_out), backward);
         const Graph fused = Fuse(plain, {.activations = true});
         // Its gradient reads what it takes: then that is kept, and nothing changes.
         EXPECT_EQ(Count(fused, op), backward ? 1 : 0);
-        EXPECT_EQ(Count(fused, op + "_backward"), backward ? 1 : 0);
+        EXPECT_EQ(Count(fused, op_backward), backward ? 1 : 0);
         EXPECT_EQ(Count(Fuse(plain), op), 1) << "without the option";
         ExpectSame(plain, fused, net.tensors(), 0);
         ExpectOriginsApart(plain, fused);
@@ -165,12 +172,12 @@ TEST(ActivationFusionTest, GivesTheBitsOfTheNodesByThemselves) {
 TEST(ActivationFusionTest, LeavesWhatOthersRead) {
   Net net;  // the activation's operand is an output
   const Value x = net.Leaf("x", {5, 7});
-  const Value z = net.Add("linear", {x, net.Leaf("w", {9, 7})});
-  const Value y = net.Add("linear", {net.Add("gelu", {z}), net.Leaf("v", {3, 9})});
+  const Value z = net.Add(ops::kLinear, {x, net.Leaf("w", {9, 7})});
+  const Value y = net.Add(ops::kLinear, {net.Add(ops::kGelu, {z}), net.Leaf("v", {3, 9})});
   net.graph()->AddOutput("z", z);
   const Graph plain = net.Finish(y);
   const Graph fused = Fuse(plain, {.activations = true});
-  EXPECT_EQ(Count(fused, "gelu"), 1);
+  EXPECT_EQ(Count(fused, ops::kGelu), 1);
   ExpectSame(plain, fused, net.tensors(), 0);
 }
 
@@ -178,11 +185,11 @@ TEST(EpilogueFusionTest, GivesTheBitsOfTheNodesByThemselves) {
   const Attrs tanh = {{"approximate", std::string("tanh")}};
   for (const bool in_out : {false, true}) {
     Net net;
-    const Graph plain = net.Finish(TwoLayers(&net, "gelu", tanh, in_out));
+    const Graph plain = net.Finish(TwoLayers(&net, ops::kGelu, tanh, in_out));
     const Graph fused = Fuse(plain, {.epilogues = {true, true}});
     SCOPED_TRACE(fused.ToText());
-    for (const char* gone : {"gelu", "gelu_backward", "bias_backward"}) {
-      EXPECT_EQ(Count(fused, gone), 0) << gone;
+    for (const OpDef* gone : {&ops::kGelu, &ops::kGeluBackward, &ops::kBiasBackward}) {
+      EXPECT_EQ(Count(fused, *gone), 0) << gone->name;
     }
     EXPECT_THAT(fused.ToText(), HasSubstr(in_out ? "sums=2" : "sums=1"));
     EXPECT_THAT(fused.ToText(), HasSubstr("keep=1"));
@@ -190,9 +197,9 @@ TEST(EpilogueFusionTest, GivesTheBitsOfTheNodesByThemselves) {
     ExpectSame(plain, fused, net.tensors(), 0);
     ExpectOriginsApart(plain, fused);
     // Each by itself.
-    EXPECT_EQ(Count(Fuse(plain, {.epilogues = {true, false}}), "bias_backward"), 1);
-    EXPECT_EQ(Count(Fuse(plain, {.epilogues = {false, true}}), "gelu_backward"), 1);
-    EXPECT_EQ(Count(Fuse(plain), "bias_backward"), 1);
+    EXPECT_EQ(Count(Fuse(plain, {.epilogues = {true, false}}), ops::kBiasBackward), 1);
+    EXPECT_EQ(Count(Fuse(plain, {.epilogues = {false, true}}), ops::kGeluBackward), 1);
+    EXPECT_EQ(Count(Fuse(plain), ops::kBiasBackward), 1);
   }
 }
 
@@ -201,39 +208,40 @@ TEST(EpilogueFusionTest, LeavesWhatTheLibraryHasNot) {
   {
     Net net;  // gelu by erf
     const Attrs erf = {{"approximate", std::string("none")}};
-    const Graph plain = net.Finish(TwoLayers(&net, "gelu", erf, false));
-    EXPECT_EQ(Count(Fuse(plain, options), "gelu_backward"), 1);
+    const Graph plain = net.Finish(TwoLayers(&net, ops::kGelu, erf, false));
+    EXPECT_EQ(Count(Fuse(plain, options), ops::kGeluBackward), 1);
   }
   const Attrs tanh = {{"approximate", std::string("tanh")}};
   {
     Net net;  // its gradient comes of no product
     const Value x = net.Leaf("x", {5, 7});
-    const Value z = net.Add("linear", {x, net.Leaf("w", {9, 7})});
-    const Graph plain = net.Finish(net.Add("tanh", {net.Add("gelu", {z}, tanh)}));
+    const Value z = net.Add(ops::kLinear, {x, net.Leaf("w", {9, 7})});
+    const Graph plain = net.Finish(net.Add(ops::kTanh, {net.Add(ops::kGelu, {z}, tanh)}));
     const Graph fused = Fuse(plain, options);
-    EXPECT_EQ(Count(fused, "gelu"), 1);
-    EXPECT_EQ(Count(fused, "gelu_backward"), 1);
+    EXPECT_EQ(Count(fused, ops::kGelu), 1);
+    EXPECT_EQ(Count(fused, ops::kGeluBackward), 1);
     ExpectSame(plain, fused, net.tensors(), 0);
   }
   {
     Net net;  // no gradient: nothing to keep
-    const Graph plain = net.Finish(TwoLayers(&net, "gelu", tanh, false), false);
-    EXPECT_EQ(Count(Fuse(plain, options), "gelu"), 1);
+    const Graph plain = net.Finish(TwoLayers(&net, ops::kGelu, tanh, false), false);
+    EXPECT_EQ(Count(Fuse(plain, options), ops::kGelu), 1);
   }
 }
 
 TEST(AddendFusionTest, SumsOfGradientsAreMadeInTheProducts) {
   Net net;
   const Value x = net.Leaf("x", {33, 20});
-  const Value q = net.Add("linear", {x, net.Leaf("wq", {24, 20})});
-  const Value k = net.Add("linear", {x, net.Leaf("wk", {24, 20})});
-  const Value v = net.Add("linear", {x, net.Leaf("wv", {24, 20})});
-  const Value y = net.Add("attention", {q, k, v}, {{"heads", int64_t{2}}, {"length", int64_t{11}}});
+  const Value q = net.Add(ops::kLinear, {x, net.Leaf("wq", {24, 20})});
+  const Value k = net.Add(ops::kLinear, {x, net.Leaf("wk", {24, 20})});
+  const Value v = net.Add(ops::kLinear, {x, net.Leaf("wv", {24, 20})});
+  const Value y =
+      net.Add(ops::kAttention, {q, k, v}, {{"heads", int64_t{2}}, {"length", int64_t{11}}});
   const Graph plain = net.Finish(y);
-  EXPECT_EQ(Count(plain, "add"), 2);
+  EXPECT_EQ(Count(plain, ops::kAdd), 2);
   const Graph fused = Fuse(plain, {.addends = true});
-  EXPECT_EQ(Count(fused, "add"), 0);
-  EXPECT_EQ(Count(Fuse(plain), "add"), 2) << "without the option";
+  EXPECT_EQ(Count(fused, ops::kAdd), 0);
+  EXPECT_EQ(Count(Fuse(plain), ops::kAdd), 2) << "without the option";
   ExpectSame(plain, fused, net.tensors(), 0);
   ExpectOriginsApart(plain, fused);
 }
@@ -244,12 +252,13 @@ TEST(AddendFusionTest, AResidualIsAddedInTheProduct) {
     Attrs product;
     if (in_out) product.Set("in_out", int64_t{1});
     const Value x = net.Leaf("x", {35, 20});
-    const Value h = net.Add("tanh", {x});
+    const Value h = net.Add(ops::kTanh, {x});
     const Value w = net.Leaf("w", {20, 20});
-    const Value y = net.Add("add", {x, net.Add("linear", {h, w, net.Leaf("b", {20})}, product)});
+    const Value y =
+        net.Add(ops::kAdd, {x, net.Add(ops::kLinear, {h, w, net.Leaf("b", {20})}, product)});
     const Graph plain = net.Finish(y);
     const Graph fused = Fuse(plain, {.addends = true});
-    EXPECT_EQ(Count(fused, "add"), Count(plain, "add") - 1) << fused.ToText();
+    EXPECT_EQ(Count(fused, ops::kAdd), Count(plain, ops::kAdd) - 1) << fused.ToText();
     ExpectSame(plain, fused, net.tensors(), 0);
     ExpectOriginsApart(plain, fused);
   }
@@ -270,9 +279,9 @@ const PoolForm kPoolForms[] = {{{3, 8, 10, 1}, {17, 1, 3, 3}, true, true, 1, tru
 Value Pooled(Net* net, const PoolForm& form, Value* conv) {
   std::vector<Value> operands = {net->Leaf("x", form.x), net->Leaf("w", form.weight)};
   if (form.bias) operands.push_back(net->Leaf("b", {form.weight[0]}));
-  *conv = net->Add("conv2d", operands, {{"padding", Shape{form.padding, form.padding}}});
-  if (form.relu) *conv = net->Add("relu", {*conv});
-  return net->Add("max_pool2d", {*conv}, {{"kernel", Shape{2, 2}}, {"stride", Shape{2, 2}}});
+  *conv = net->Add(ops::kConv2d, operands, {{"padding", Shape{form.padding, form.padding}}});
+  if (form.relu) *conv = net->Add(ops::kRelu, {*conv});
+  return net->Add(ops::kMaxPool2d, {*conv}, {{"kernel", Shape{2, 2}}, {"stride", Shape{2, 2}}});
 }
 
 TEST(PoolFusionTest, ChangesRoundingOfTheDirectWeightGradientOnly) {
@@ -283,13 +292,14 @@ TEST(PoolFusionTest, ChangesRoundingOfTheDirectWeightGradientOnly) {
       const Graph plain = net.Finish(Pooled(&net, form, &conv), backward);
       const Graph fused = Fuse(plain, {.pools = true});
       SCOPED_TRACE(fused.ToText());
-      EXPECT_EQ(Count(fused, "conv2d_max_pool"), 1);
-      for (const char* gone : {"conv2d", "relu", "max_pool2d", "max_pool2d_backward"}) {
-        EXPECT_EQ(Count(fused, gone), 0) << gone;
+      EXPECT_EQ(Count(fused, ops::kConv2dMaxPool), 1);
+      for (const OpDef* gone :
+           {&ops::kConv2d, &ops::kRelu, &ops::kMaxPool2d, &ops::kMaxPool2dBackward}) {
+        EXPECT_EQ(Count(fused, *gone), 0) << gone->name;
       }
-      EXPECT_EQ(Count(fused, "conv2d_max_pool_backward_weight"), backward && form.direct ? 1 : 0);
-      EXPECT_EQ(Count(fused, "max_unpool2d"), backward ? 1 : 0);  // x has a gradient
-      EXPECT_EQ(Count(Fuse(plain), "conv2d_max_pool"), 0) << "without the option";
+      EXPECT_EQ(Count(fused, ops::kConv2dMaxPoolBackwardWeight), backward && form.direct ? 1 : 0);
+      EXPECT_EQ(Count(fused, ops::kMaxUnpool2d), backward ? 1 : 0);  // x has a gradient
+      EXPECT_EQ(Count(Fuse(plain), ops::kConv2dMaxPool), 0) << "without the option";
       // Sums over pixels are made in another order.
       ExpectSame(plain, fused, net.tensors(), backward ? 2e-6f : 0);
       ExpectOriginsApart(plain, fused);
@@ -302,15 +312,15 @@ TEST(PoolFusionTest, NothingIsSpreadWhereImagesNeedNoGradient) {
   Value conv;
   const Value pooled = Pooled(&net, kPoolForms[0], &conv);
   Graph graph = *net.graph();
-  const Value seed = graph.AddLeaf("input", graph.type(pooled), "seed");
+  const Value seed = graph.AddLeaf(ops::kInput, graph.type(pooled), "seed");
   const auto gradients =
       Differentiate(&graph, {{pooled, seed}}, {{graph.Find("w"), 0}, {graph.Find("b"), 0}});
   ASSERT_TRUE(gradients.ok()) << gradients.status();
   graph.AddOutput("dw", (*gradients)[0]);
   graph.AddOutput("db", (*gradients)[1]);
   const Graph fused = Fuse(graph, {.pools = true});
-  EXPECT_EQ(Count(fused, "max_unpool2d"), 0);
-  EXPECT_EQ(Count(fused, "conv2d_max_pool_backward_weight"), 1);
+  EXPECT_EQ(Count(fused, ops::kMaxUnpool2d), 0);
+  EXPECT_EQ(Count(fused, ops::kConv2dMaxPoolBackwardWeight), 1);
   Tensors tensors = net.tensors();
   tensors["seed"] = Values(graph.type(seed).elements(), 99);
   ExpectSame(graph, fused, tensors, 2e-6f);
@@ -324,15 +334,16 @@ TEST(PoolFusionTest, LeavesWhatOthersRead) {
     net.graph()->AddOutput("unpooled", conv);
     const Graph plain = net.Finish(pooled);
     const Graph fused = Fuse(plain, {.pools = true});
-    EXPECT_EQ(Count(fused, "conv2d_max_pool"), 0);
+    EXPECT_EQ(Count(fused, ops::kConv2dMaxPool), 0);
     ExpectSame(plain, fused, net.tensors(), 0);
   }
   // Windows that overlap.
   Net net;
-  const Value conv = net.Add("conv2d", {net.Leaf("x", {3, 8, 8, 1}), net.Leaf("w", {16, 1, 3, 3})});
+  const Value conv =
+      net.Add(ops::kConv2d, {net.Leaf("x", {3, 8, 8, 1}), net.Leaf("w", {16, 1, 3, 3})});
   const Value pooled =
-      net.Add("max_pool2d", {conv}, {{"kernel", Shape{2, 2}}, {"stride", Shape{1, 1}}});
-  EXPECT_EQ(Count(Fuse(net.Finish(pooled), {.pools = true}), "conv2d_max_pool"), 0);
+      net.Add(ops::kMaxPool2d, {conv}, {{"kernel", Shape{2, 2}}, {"stride", Shape{1, 1}}});
+  EXPECT_EQ(Count(Fuse(net.Finish(pooled), {.pools = true}), ops::kConv2dMaxPool), 0);
 }
 
 // What a plan is made of: the job decides, by its precision and what the program is for.
@@ -359,15 +370,15 @@ TEST(LossFusionTest, SumsTheGradientOfTheBias) {
     Net net;
     net.AddSeed();
     const Value x = net.Leaf("x", {33, 20});
-    const Value logits = net.Add("linear", {x, net.Leaf("w", {29, 20}), net.Leaf("b", {29})});
+    const Value logits = net.Add(ops::kLinear, {x, net.Leaf("w", {29, 20}), net.Leaf("b", {29})});
     const Value labels = net.Labels("labels", 33, 20);
-    const Graph plain = net.Finish(net.Add("softmax_cross_entropy", {logits, labels}, attrs));
-    ASSERT_EQ(Count(plain, "bias_backward"), 1);
+    const Graph plain = net.Finish(net.Add(ops::kSoftmaxCrossEntropy, {logits, labels}, attrs));
+    ASSERT_EQ(Count(plain, ops::kBiasBackward), 1);
     const Graph both = Fuse(plain);
-    EXPECT_EQ(Count(both, "bias_backward"), 1) << "without the option";
+    EXPECT_EQ(Count(both, ops::kBiasBackward), 1) << "without the option";
     const Graph fused = Fuse(plain, {.loss_bias = true});
-    EXPECT_EQ(Count(fused, "bias_backward"), 0);
-    EXPECT_EQ(Count(fused, "softmax_cross_entropy_with_gradient"), 1);
+    EXPECT_EQ(Count(fused, ops::kBiasBackward), 0);
+    EXPECT_EQ(Count(fused, ops::kSoftmaxCrossEntropyWithGradient), 1);
     ExpectSame(both, fused, net.tensors(), 0);
     ExpectSame(plain, fused, net.tensors(), 1e-5f);
     ExpectOriginsApart(plain, fused);
@@ -381,17 +392,17 @@ TEST(HeadFusionTest, GivesTheBitsOfTheNodesByThemselves) {
     Net net;
     net.AddSeed();
     const Value x = net.Leaf("x", {512, 20});
-    std::vector<Value> operands = {net.Add("tanh", {x}), net.Leaf("w", {4100, 20})};
+    std::vector<Value> operands = {net.Add(ops::kTanh, {x}), net.Leaf("w", {4100, 20})};
     if (bias) operands.push_back(net.Leaf("b", {4100}));
-    const Value logits = net.Add("linear", operands);
+    const Value logits = net.Add(ops::kLinear, operands);
     const Value labels = net.Labels("labels", 512, 4097);
-    const Graph plain = net.Finish(net.Add("softmax_cross_entropy", {logits, labels},
+    const Graph plain = net.Finish(net.Add(ops::kSoftmaxCrossEntropy, {logits, labels},
                                            {{"classes", int64_t{4097}}, {"label_smoothing", 0.1}}));
     const Graph both = Fuse(plain);
-    EXPECT_EQ(Count(both, "linear_softmax_cross_entropy"), 0) << "without the option";
+    EXPECT_EQ(Count(both, ops::kLinearSoftmaxCrossEntropy), 0) << "without the option";
     const Graph fused = Fuse(plain, {.heads = true});
-    EXPECT_EQ(Count(fused, "linear_softmax_cross_entropy"), 1);
-    EXPECT_EQ(Count(fused, "linear") + Count(fused, "bias_backward"), 0);
+    EXPECT_EQ(Count(fused, ops::kLinearSoftmaxCrossEntropy), 1);
+    EXPECT_EQ(Count(fused, ops::kLinear) + Count(fused, ops::kBiasBackward), 0);
     ExpectSame(both, fused, net.tensors(), 0);
     ExpectOriginsApart(plain, fused);
   }
@@ -401,11 +412,12 @@ TEST(HeadFusionTest, LeavesWhatOthersReadAndWhatIsSmall) {
   const auto fused = [](int64_t rows, int64_t columns, bool read) {
     Net net;
     net.AddSeed();
-    const Value logits = net.Add("linear", {net.Leaf("x", {rows, 3}), net.Leaf("w", {columns, 3})});
+    const Value logits =
+        net.Add(ops::kLinear, {net.Leaf("x", {rows, 3}), net.Leaf("w", {columns, 3})});
     if (read) net.graph()->AddOutput("logits", logits);
     const Value labels = net.Labels("labels", rows, columns);
-    const Graph plain = net.Finish(net.Add("softmax_cross_entropy", {logits, labels}));
-    return Count(Fuse(plain, {.heads = true}), "linear_softmax_cross_entropy") == 1;
+    const Graph plain = net.Finish(net.Add(ops::kSoftmaxCrossEntropy, {logits, labels}));
+    return Count(Fuse(plain, {.heads = true}), ops::kLinearSoftmaxCrossEntropy) == 1;
   };
   EXPECT_TRUE(fused(257, 4096, false));
   EXPECT_FALSE(fused(256, 4096, false));

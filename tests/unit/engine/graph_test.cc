@@ -19,12 +19,12 @@ constexpr DType kF32 = DType::kF32;
 // relu(x W^T + b), and both gradients of a layer norm's weights, an op with two outputs.
 Graph Example() {
   Graph graph;
-  const Value x = graph.AddLeaf("input", {kF32, {2, 3}}, "x");
-  const Value w = graph.AddLeaf("parameter", {kF32, {4, 3}}, "fc.weight");
-  const Value b = graph.AddLeaf("parameter", {kF32, {4}}, "fc.bias");
-  const Value y = graph.Add("linear", {x, w, b}, {{"activation", std::string("relu")}}, "fc");
-  const Value flat = graph.Add("reshape", {y}, {{"shape", Shape{8}}});
-  const Value norm = graph.Add("layer_norm", {y, b, b});
+  const Value x = graph.AddLeaf(ops::kInput, {kF32, {2, 3}}, "x");
+  const Value w = graph.AddLeaf(ops::kParameter, {kF32, {4, 3}}, "fc.weight");
+  const Value b = graph.AddLeaf(ops::kParameter, {kF32, {4}}, "fc.bias");
+  const Value y = graph.Add(ops::kLinear, {x, w, b}, {{"activation", std::string("relu")}}, "fc");
+  const Value flat = graph.Add(ops::kReshape, {y}, {{"shape", Shape{8}}});
+  const Value norm = graph.Add(ops::kLayerNorm, {y, b, b});
   graph.AddOutput("flat", flat);
   graph.AddOutput("mean", {norm.node, 1});
   return graph;
@@ -76,10 +76,10 @@ TEST(GraphTest, ReadersAreInOrderAndOutputsCount) {
 
 TEST(GraphTest, TheFirstErrorStays) {
   Graph graph;
-  const Value x = graph.AddLeaf("input", {kF32, {2, 3}}, "x");
-  const Value w = graph.AddLeaf("parameter", {kF32, {4, 5}}, "w");
-  EXPECT_FALSE(graph.Add("linear", {x, w}, {}, "fc1").valid());
-  EXPECT_FALSE(graph.AddLeaf("input", {kF32, {0}}, "empty").valid());
+  const Value x = graph.AddLeaf(ops::kInput, {kF32, {2, 3}}, "x");
+  const Value w = graph.AddLeaf(ops::kParameter, {kF32, {4, 5}}, "w");
+  EXPECT_FALSE(graph.Add(ops::kLinear, {x, w}, {}, "fc1").valid());
+  EXPECT_FALSE(graph.AddLeaf(ops::kInput, {kF32, {0}}, "empty").valid());
   EXPECT_EQ(graph.nodes().size(), 2u);
   EXPECT_EQ(graph.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(graph.status().message(), AllOf(HasSubstr("fc1"), HasSubstr("f32[4,5]")));
@@ -88,14 +88,14 @@ TEST(GraphTest, TheFirstErrorStays) {
 
 TEST(GraphTest, AnExtentBelowOneIsNoShape) {
   Graph graph;
-  EXPECT_FALSE(graph.AddLeaf("input", {kF32, {2, 0}}, "images").valid());
+  EXPECT_FALSE(graph.AddLeaf(ops::kInput, {kF32, {2, 0}}, "images").valid());
   EXPECT_THAT(graph.status().message(), AllOf(HasSubstr("images"), HasSubstr("[2,0]")));
 }
 
 TEST(GraphVerifyTest, TwoLeavesOfOneName) {
   Graph graph;
-  graph.AddLeaf("parameter", {kF32, {2}}, "w");
-  graph.AddLeaf("parameter", {kF32, {2}}, "w");
+  graph.AddLeaf(ops::kParameter, {kF32, {2}}, "w");
+  graph.AddLeaf(ops::kParameter, {kF32, {2}}, "w");
   EXPECT_EQ(graph.Verify().code(), absl::StatusCode::kInternal);
   EXPECT_THAT(graph.Verify().message(), HasSubstr("two leaves are named w"));
 }

@@ -13,6 +13,7 @@
 #include "engine/cpu/backend.h"
 #include "engine/cpu/kernels.h"
 #include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 #include "engine/passes/memory.h"
 #include "tests/unit/engine/run_graph.h"
 
@@ -27,7 +28,7 @@ class RandomGraph {
  public:
   explicit RandomGraph(uint32_t seed) : random_(seed) {
     for (int i = 0; i < 2; ++i) {
-      Leaf("input", {kF32, {Pick(1, 9), Pick(1, 40)}});
+      Leaf(ops::kInput, {kF32, {Pick(1, 9), Pick(1, 40)}});
     }
     const int nodes = Pick(5, 40);
     for (int i = 0; i < nodes; ++i) Grow();
@@ -41,7 +42,7 @@ class RandomGraph {
   int Pick(int low, int high) {  // both included
     return low + static_cast<int>(random_() % static_cast<uint32_t>(high - low + 1));
   }
-  Value Leaf(const char* op, const TensorType& type) {
+  Value Leaf(const OpDef& op, const TensorType& type) {
     const std::string name = absl::StrCat("leaf", leaves.size());
     std::vector<float> data(static_cast<size_t>(type.elements()));
     for (float& value : data) value = static_cast<float>(Pick(-1000, 1000)) / 1000;
@@ -68,31 +69,32 @@ class RandomGraph {
   void Grow() {
     const Value x = AnyMatrix();
     const Shape shape = graph.type(x).shape;
-    static constexpr const char* kUnary[] = {"relu", "tanh", "sigmoid", "gelu", "softmax"};
-    static constexpr const char* kBinary[] = {"add", "relu_backward", "tanh_backward",
-                                              "softmax_backward"};
+    static const OpDef* const kUnary[] = {&ops::kRelu, &ops::kTanh, &ops::kSigmoid, &ops::kGelu,
+                                          &ops::kSoftmax};
+    static const OpDef* const kBinary[] = {&ops::kAdd, &ops::kReluBackward, &ops::kTanhBackward,
+                                           &ops::kSoftmaxBackward};
     switch (Pick(0, 6)) {
       case 0:
       case 1:
-        matrices_.push_back(graph.Add(kUnary[Pick(0, 4)], {x}));
+        matrices_.push_back(graph.Add(*kUnary[Pick(0, 4)], {x}));
         break;
       case 2:
       case 3:
-        matrices_.push_back(graph.Add(kBinary[Pick(0, 3)], {x, Like(x)}));
+        matrices_.push_back(graph.Add(*kBinary[Pick(0, 3)], {x, Like(x)}));
         break;
       case 4:
-        matrices_.push_back(graph.Add("reshape", {x}, {{"shape", Shape{shape[1], shape[0]}}}));
+        matrices_.push_back(graph.Add(ops::kReshape, {x}, {{"shape", Shape{shape[1], shape[0]}}}));
         break;
       case 5: {
-        const Value w = Leaf("parameter", {kF32, {Pick(1, 40), shape[1]}});
-        matrices_.push_back(graph.Add("linear", {x, w}));
+        const Value w = Leaf(ops::kParameter, {kF32, {Pick(1, 40), shape[1]}});
+        matrices_.push_back(graph.Add(ops::kLinear, {x, w}));
         break;
       }
       default: {
         const Value w =
-            graph.AddLeaf("parameter", {kF32, {shape[1]}}, absl::StrCat("leaf", leaves.size()));
+            graph.AddLeaf(ops::kParameter, {kF32, {shape[1]}}, absl::StrCat("leaf", leaves.size()));
         leaves[graph.node(w.node).name].assign(static_cast<size_t>(shape[1]), 0.5f);
-        const Value norm = graph.Add("layer_norm", {x, w, w});
+        const Value norm = graph.Add(ops::kLayerNorm, {x, w, w});
         matrices_.push_back(norm);
         graph.AddOutput(absl::StrCat("mean", norm.node), {norm.node, 1});
         break;
@@ -261,9 +263,9 @@ INSTANTIATE_TEST_SUITE_P(Seeds, MemoryPlanFuzz, ::testing::Range(1, 5));
 
 TEST(MemoryPlanTest, ADumpNamesEachBuffer) {
   Graph graph;
-  const Value x = graph.AddLeaf("input", {kF32, {2, 8}}, "x");
-  const Value a = graph.Add("relu", {x});
-  graph.AddOutput("y", graph.Add("tanh", {a}));
+  const Value x = graph.AddLeaf(ops::kInput, {kF32, {2, 8}}, "x");
+  const Value a = graph.Add(ops::kRelu, {x});
+  graph.AddOutput("y", graph.Add(ops::kTanh, {a}));
   Tensors leaves = {{"x", std::vector<float>(16)}};
   const auto fixed = BindTensors(graph, &leaves);
   EXPECT_EQ(PlanMemory(graph, fixed, CpuBackend(CpuTarget()), {}).ToText(),
@@ -275,13 +277,13 @@ TEST(MemoryPlanTest, ADumpNamesEachBuffer) {
 // The scaled filters are gone when they are packed; the bias and the packed filters stay.
 TEST(MemoryPlanTest, WhatDependsOnParametersAloneRunsOnceAndIsKept) {
   Graph graph;
-  const Value x = graph.AddLeaf("input", {kF32, {1, 8, 8, 4}}, "x");
-  const Value w = graph.AddLeaf("parameter", {kF32, {16, 4, 1, 1}}, "w");
-  const Value b = graph.AddLeaf("parameter", {kF32, {16}}, "b");
-  const Value filters = graph.Add("scale", {w}, {{"factor", 2.0}});
-  const Value bias = graph.Add("relu", {b});
-  const Value y = graph.Add("conv2d", {x, filters, bias});
-  graph.AddOutput("y", graph.Add("tanh", {y}));
+  const Value x = graph.AddLeaf(ops::kInput, {kF32, {1, 8, 8, 4}}, "x");
+  const Value w = graph.AddLeaf(ops::kParameter, {kF32, {16, 4, 1, 1}}, "w");
+  const Value b = graph.AddLeaf(ops::kParameter, {kF32, {16}}, "b");
+  const Value filters = graph.Add(ops::kScale, {w}, {{"factor", 2.0}});
+  const Value bias = graph.Add(ops::kRelu, {b});
+  const Value y = graph.Add(ops::kConv2d, {x, filters, bias});
+  graph.AddOutput("y", graph.Add(ops::kTanh, {y}));
   ASSERT_TRUE(graph.Verify().ok()) << graph.Verify();
   Tensors leaves = {
       {"x", std::vector<float>(256)}, {"w", std::vector<float>(64)}, {"b", std::vector<float>(16)}};
@@ -300,9 +302,9 @@ TEST(MemoryPlanTest, WhatDependsOnParametersAloneRunsOnceAndIsKept) {
 
 TEST(MemoryPlanTest, ALeafIsNeverWrittenOver) {
   Graph graph;
-  const Value x = graph.AddLeaf("input", {kF32, {2, 8}}, "x");
-  const Value view = graph.Add("reshape", {x}, {{"shape", Shape{8, 2}}});
-  const Value y = graph.Add("relu", {view});
+  const Value x = graph.AddLeaf(ops::kInput, {kF32, {2, 8}}, "x");
+  const Value view = graph.Add(ops::kReshape, {x}, {{"shape", Shape{8, 2}}});
+  const Value y = graph.Add(ops::kRelu, {view});
   graph.AddOutput("y", y);
   Tensors leaves = {{"x", std::vector<float>(16, -1)}};
   const MemoryPlan plan =

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 #include "tests/unit/engine/one_node.h"
 
 namespace lockstep::engine {
@@ -60,25 +61,25 @@ inline OneNode NodeOf(const Convolution& c, Direction direction) {
   Attrs attrs = c.attrs;
   if (IsHalf(c.type)) attrs.Set(kDTypeAttr, std::string(Name(c.type)));
   Graph shapes;
-  const Value y = shapes.Add("conv2d",
-                             {shapes.AddLeaf("input", {DType::kF32, c.x}, "x"),
-                              shapes.AddLeaf("input", {DType::kF32, c.weight}, "w")},
+  const Value y = shapes.Add(ops::kConv2d,
+                             {shapes.AddLeaf(ops::kInput, {DType::kF32, c.x}, "x"),
+                              shapes.AddLeaf(ops::kInput, {DType::kF32, c.weight}, "w")},
                              c.attrs);
   const TensorType dy{c.type, shapes.type(y).shape};
   if (direction == kForward) {
     std::vector<TensorType> inputs = {x, weight};
     if (c.extra > 0) inputs.push_back({DType::kF32, {c.weight[0]}});
     if (c.extra > 1) inputs.push_back(dy);
-    return OneNode("conv2d", inputs, attrs);
+    return OneNode(ops::kConv2d, inputs, attrs);
   }
   if (direction == kImages) {
     attrs.Set("extents", Shape{c.x[1], c.x[2]});
     std::vector<TensorType> inputs = {dy, weight};
     if (c.extra > 0) inputs.push_back(x);
-    return OneNode("conv2d_backward_input", inputs, attrs);
+    return OneNode(ops::kConv2dBackwardInput, inputs, attrs);
   }
   attrs.Set("kernel", Shape{c.weight[2], c.weight[3]});
-  return OneNode("conv2d_backward_weight", {dy, x}, attrs);
+  return OneNode(ops::kConv2dBackwardWeight, {dy, x}, attrs);
 }
 
 }  // namespace lockstep::engine

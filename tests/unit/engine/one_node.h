@@ -11,6 +11,7 @@
 #include "engine/cuda/kernel.h"
 #include "engine/cuda/kernels.h"
 #include "engine/graph/graph.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine {
 
@@ -27,10 +28,10 @@ struct OneNode {
     used += cuda::RoundUp(bytes);
     return storage;
   }
-  OneNode(const std::string& op, const std::vector<TensorType>& inputs, const Attrs& attrs) {
+  OneNode(const OpDef& op, const std::vector<TensorType>& inputs, const Attrs& attrs) {
     std::vector<Value> leaves;
     for (const TensorType& type : inputs) {
-      leaves.push_back(graph.AddLeaf("input", type, absl::StrCat("input", leaves.size())));
+      leaves.push_back(graph.AddLeaf(ops::kInput, type, absl::StrCat("input", leaves.size())));
       operands.inputs.push_back(Place(type.bytes()));
     }
     made = graph.Add(op, leaves, attrs);
