@@ -7,6 +7,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "common/check.h"
@@ -87,8 +88,6 @@ struct Machine {
   Order order = Order::kForward;
   int64_t launches = 0;
   std::map<void*, size_t> allocations;
-  std::map<uintptr_t, size_t> locked;  // page-locked memory: where, and bytes
-  size_t registered = 0;               // of it, what was locked after it was allocated
   size_t allocated = 0;
   int64_t allocation_calls = 0;
   size_t total = size_t{64} << 30;
@@ -96,6 +95,31 @@ struct Machine {
   bool chosen = false;
 };
 Machine machine;
+
+// Loaders' threads ask for it too, while others lock more: `mutex` is held.
+struct LockedMemory {
+  std::mutex mutex;
+  std::map<uintptr_t, size_t> ranges;  // where, and bytes
+  size_t registered = 0;               // of it, what was locked after it was allocated
+
+  // Bytes of [begin, begin + bytes) that one range holds; the most.
+  size_t Holds(uintptr_t begin, size_t bytes) const {
+    const uintptr_t end = begin + bytes;
+    auto it = ranges.upper_bound(begin);
+    if (it != ranges.begin()) --it;
+    size_t most = 0;
+    for (; it != ranges.end() && it->first < end; ++it) {
+      const uintptr_t from = std::max(begin, it->first);
+      const uintptr_t to = std::min<uintptr_t>(end, it->first + it->second);
+      if (from < to) most = std::max<size_t>(most, to - from);
+    }
+    return most;
+  }
+};
+LockedMemory& locked() {
+  static auto& memory = *new LockedMemory();
+  return memory;
+}
 
 void Yield() { LockstepSwitchStack(&machine.current->stack_pointer, machine.scheduler); }
 
@@ -166,18 +190,13 @@ void SetDeviceName(const char* name) { machine.name = name; }
 bool DeviceIsChosen() { return machine.chosen; }
 int64_t Launches() { return machine.launches; }
 
-size_t RegisteredBytes() { return machine.registered; }
+size_t RegisteredBytes() {
+  const std::lock_guard lock(locked().mutex);
+  return locked().registered;
+}
 size_t LockedBytes(uintptr_t begin, size_t bytes) {
-  const uintptr_t end = begin + bytes;
-  auto it = machine.locked.upper_bound(begin);
-  if (it != machine.locked.begin()) --it;
-  size_t locked = 0;
-  for (; it != machine.locked.end() && it->first < end; ++it) {
-    const uintptr_t from = std::max(begin, it->first);
-    const uintptr_t to = std::min<uintptr_t>(end, it->first + it->second);
-    if (from < to) locked = std::max<size_t>(locked, to - from);
-  }
-  return locked;
+  const std::lock_guard lock(locked().mutex);
+  return locked().Holds(begin, bytes);
 }
 bool CanCopy(const void* pointer, size_t bytes) {
   const size_t locked = LockedBytes(reinterpret_cast<uintptr_t>(pointer), bytes);
@@ -272,6 +291,7 @@ cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared, const std::function<vo
 
 }  // namespace emulation
 
+using emulation::locked;
 using emulation::machine;
 
 void __syncthreads() {
@@ -343,26 +363,30 @@ cudaError_t cudaFree(void* pointer) {
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   ++machine.allocation_calls;
   *pointer = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  machine.locked[reinterpret_cast<uintptr_t>(*pointer)] = bytes;
+  const std::lock_guard lock(locked().mutex);
+  locked().ranges[reinterpret_cast<uintptr_t>(*pointer)] = bytes;
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* pointer) {
-  LS_CHECK_EQ(machine.locked.erase(reinterpret_cast<uintptr_t>(pointer)), 1u);
+  const std::lock_guard lock(locked().mutex);
+  LS_CHECK_EQ(locked().ranges.erase(reinterpret_cast<uintptr_t>(pointer)), 1u);
   std::free(pointer);
   return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
   if (pointer == nullptr || bytes == 0) return cudaErrorInvalidValue;
   const auto begin = reinterpret_cast<uintptr_t>(pointer);
-  if (emulation::LockedBytes(begin, bytes) > 0) return cudaErrorHostMemoryAlreadyRegistered;
-  machine.locked[begin] = bytes;
-  machine.registered += bytes;
+  const std::lock_guard lock(locked().mutex);
+  if (locked().Holds(begin, bytes) > 0) return cudaErrorHostMemoryAlreadyRegistered;
+  locked().ranges[begin] = bytes;
+  locked().registered += bytes;
   return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* pointer) {
-  const auto at = machine.locked.find(reinterpret_cast<uintptr_t>(pointer));
-  if (at == machine.locked.end()) return cudaErrorHostMemoryNotRegistered;
-  machine.registered -= at->second;
-  machine.locked.erase(at);
+  const std::lock_guard lock(locked().mutex);
+  const auto at = locked().ranges.find(reinterpret_cast<uintptr_t>(pointer));
+  if (at == locked().ranges.end()) return cudaErrorHostMemoryNotRegistered;
+  locked().registered -= at->second;
+  locked().ranges.erase(at);
   return cudaSuccess;
 }

@@ -3,6 +3,7 @@
 // anything else, but when queues are emptied is as a test wants it.
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -44,9 +45,9 @@ struct Queues {
   int64_t captures = 0;
   int64_t graph_launches = 0;
   int64_t submissions = 0;
-  int64_t waits = 0;
-  int64_t given = 0;       // work of all streams
-  int64_t fail_after = 0;  // 0: never
+  std::atomic<int64_t> waits = 0;  // loaders' threads read it
+  int64_t given = 0;               // work of all streams
+  int64_t fail_after = 0;          // 0: never
   std::string failure_file;
   bool failed = false;
 };

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "collectives/fake/fake_transport.h"
 #include "common/status.h"
@@ -71,13 +73,21 @@ class WatchedDataset : public data::Dataset {
       const auto begin = reinterpret_cast<uintptr_t>(fields[f]);
       read.locked = read.locked && emulation::LockedBytes(begin, bytes) == bytes;
     }
-    reads.push_back(read);
+    {
+      const absl::MutexLock lock(&mutex_);
+      reads_.push_back(read);
+    }
     return all_->ReadBatch(request, fields);
   }
-  mutable std::vector<Read> reads;
+  std::vector<Read> reads() const {
+    const absl::MutexLock lock(&mutex_);
+    return reads_;
+  }
 
  private:
   const std::unique_ptr<data::Dataset> all_;
+  mutable absl::Mutex mutex_;  // the loader's thread reads, and its consumer
+  mutable std::vector<Read> reads_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A job of one worker.
@@ -141,10 +151,10 @@ TEST_P(CudaStagingTest, BatchesAndBlocksLieInPageLockedMemory) {
     OneWorker run(GpuJob());
     ASSERT_TRUE(run.Train().ok());
     EXPECT_EQ(run.trainer->committed_step(), kSteps);
-    EXPECT_EQ(run.train->reads.size(), 2u * kSteps);
-    EXPECT_EQ(run.test->reads.size(), 4u);
+    EXPECT_EQ(run.train->reads().size(), 2u * kSteps);
+    EXPECT_EQ(run.test->reads().size(), 4u);
     for (const WatchedDataset* data : {run.train, run.test}) {
-      for (const WatchedDataset::Read& read : data->reads) EXPECT_TRUE(read.locked);
+      for (const WatchedDataset::Read& read : data->reads()) EXPECT_TRUE(read.locked);
     }
     EXPECT_GT(emulation::RegisteredBytes(), 0u);
   }
@@ -157,10 +167,10 @@ TEST_P(CudaStagingTest, TheNextBlockIsReadWhileTheGpuComputes) {
   if (GetParam() == emulation::Streams::kEager) GTEST_SKIP() << "nobody waits for such streams";
   OneWorker run(GpuJob());
   ASSERT_TRUE(run.Train().ok());
-  ASSERT_EQ(run.test->reads.size(), 4u);
+  ASSERT_EQ(run.test->reads().size(), 4u);
   for (size_t block = 1; block < 4; ++block) {
     // For the sums of the weights, and before them for those of the averages of the block before.
-    const int64_t waits = run.test->reads[block].waits - run.test->reads[block - 1].waits;
+    const int64_t waits = run.test->reads()[block].waits - run.test->reads()[block - 1].waits;
     EXPECT_EQ(waits, block == 1 ? 1 : 2) << block;
   }
 }
