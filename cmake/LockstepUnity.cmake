@@ -6,8 +6,8 @@
 # share a unit, nor do those with flags of their own or with SKIP_UNITY_BUILD_INCLUSION (for names that clash
 # with a header's). The names are read when CMake runs, so it runs again when a source changes.
 
-set(LOCKSTEP_UNITY_FILES 10 CACHE STRING "At most so many sources in one unit")
-set(LOCKSTEP_UNITY_BYTES 90000 CACHE STRING "At most so much text in one unit: they are compiled side by side")
+set(LOCKSTEP_UNITY_FILES 40 CACHE STRING "At most so many sources in one unit")
+set(LOCKSTEP_UNITY_BYTES 250000 CACHE STRING "At most so much text in one unit: they are compiled side by side")
 mark_as_advanced(LOCKSTEP_UNITY_FILES LOCKSTEP_UNITY_BYTES)
 
 # The names that `file` defines on its outermost level, and maybe some more: too many only make units smaller.

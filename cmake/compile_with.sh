@@ -5,13 +5,19 @@
 compiler=$1
 shift 2
 
-# Clang reads precompiled headers that lie where it is to write some, and fails when they are OTHER's.
+# Clang reads precompiled headers that lie where it is to write some, and fails when they are OTHER's; it does not
+# know how GCC is told to keep house.
 precompiles=
 before=
 for argument; do
-  case $argument in c++-header | c-header) precompiles=1 ;; esac
+  shift
+  case $argument in
+    c++-header | c-header) precompiles=1 ;;
+    --param=ggc-*) continue ;;
+  esac
   if [ "$before" = -o ]; then output=$argument; fi
   before=$argument
+  set -- "$@" "$argument"
 done
 if [ "$precompiles" ]; then rm -f "$output"; fi
 
