@@ -3,8 +3,8 @@
 // cannot fuse is done by a kernel of our own; it adds a residual alone to an fp32 result. Where the
 // result has 16 bits and something is still added to it, blocks of rows go through fp32 scratch, so
 // that a value is rounded once. The library adds biases of the result's type alone: those of 16-bit
-// results are rounded first, as autocast does, and are so whoever adds them. Thread-safety:
-// immutable after Make; Run by one thread.
+// results are rounded first, as autocast does, and are so whoever adds them.
+// Thread-safety: immutable after Make; Run by one thread.
 #ifndef LOCKSTEP_ENGINE_CUDA_GEMM_H_
 #define LOCKSTEP_ENGINE_CUDA_GEMM_H_
 

@@ -23,16 +23,6 @@ namespace {
 // ends the generation; this bound is only for when there is no coordinator to do so.
 constexpr absl::Duration kCollectiveLimit = absl::Hours(1);
 
-// Returns whether all of the entry is in `held`, ascending; null: everything is.
-bool Holds(const std::vector<engine::StateRange>* held, const engine::StateEntry& entry) {
-  if (held == nullptr) return true;
-  size_t at = entry.offset;
-  for (const engine::StateRange& range : *held) {
-    if (range.begin <= at) at = std::max(at, range.end);
-  }
-  return at >= entry.offset + entry.bytes;
-}
-
 }  // namespace
 
 absl::Time Trainer::Deadline() const { return clock_->Now() + kCollectiveLimit; }
@@ -52,10 +42,6 @@ bool Trainer::FallsOn(const Every& every, int64_t step) const {
 bool Trainer::EvalDue(int64_t step) const {
   if (evaluator_ == nullptr || compiled_.eval_every.never()) return false;
   return step == compiled_.total_steps || FallsOn(compiled_.eval_every, step);
-}
-
-Checkpointer::Decided Trainer::Decided() const {
-  return {eval_, evaluated_step_, executor_->tracking().best_step};
 }
 
 absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, ShardRange held,
@@ -105,34 +91,6 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
         checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline()));
   }
   return outcome;
-}
-
-absl::StatusOr<std::string> Trainer::SaveAlone() {
-  if (checkpointer_ == nullptr) {
-    return absl::FailedPreconditionError("the job has no checkpoint section");
-  }
-  if (committed_step() == 0) return absl::FailedPreconditionError("no step was made");
-  bool whole = begun_step() == committed_step();
-  for (const engine::StateEntry& entry : plan().state()) {
-    whole = whole && Holds(policy_->held(), entry);
-  }
-  if (whole) return checkpointer_->SaveAlone(committed_step(), Decided());
-  // All may have saved it together before they left.
-  LS_ASSIGN_OR_RETURN(std::string saved, checkpointer_->FindSaved(begun_step()));
-  if (!saved.empty()) return saved;
-  return absl::NotFoundError("this worker has a part of the state alone (train.zero_stage)");
-}
-
-absl::StatusOr<std::string> Trainer::SaveTogether(Communicator* communicator) {
-  checkpointer_->Enter(*communicator, committed_step(), std::exchange(restored_, false),
-                       resume_source_->copies);
-  LS_RETURN_IF_ERROR(policy_->Publish(communicator, Deadline()));
-  LS_RETURN_IF_ERROR(
-      checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline()));
-  LS_ASSIGN_OR_RETURN(std::string saved, checkpointer_->FindSaved(committed_step()));
-  if (!saved.empty()) return saved;
-  return absl::UnavailableError(
-      absl::StrCat("it could not be written to ", checkpointer_->folder()));
 }
 
 absl::Status Trainer::AtBoundary(Communicator* communicator, RunRecord* record) {
