@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -66,6 +67,12 @@ double MovedBesides(const Graph& graph, const Node& node) {
     return bytes(0);
   }
   if (node.op == &ops::kSoftmax || node.op == &ops::kSoftmaxBackward) return 2 * bytes(0);
+  // The sums of parts of the rows are written, and read to be added.
+  if (node.op == &ops::kLayerNormBackwardWeight) {
+    const Shape& shape = graph.type(node.inputs[0]).shape;
+    return 2.0 * sizeof(float) *
+           static_cast<double>(cuda::LayerNormPartialFloats(shape[0], shape[1]));
+  }
   return PatchBytes(graph, node);
 }
 
@@ -116,7 +123,7 @@ class LaunchCost {
 
   RooflineRow At(const GpuFigures& gpu, bool tf32) const {
     RooflineRow row;
-    double flops = 0, bytes = -KeptInside(), besides = 0, peak = 0;
+    double flops = 0, bytes = -KeptInside() - ReadBefore(), besides = 0, peak = 0;
     for (int id = first_; id <= last_; ++id) {
       const Node& node = graph_.node(id);
       if (node.op->leaf || node.op->view || node.inputs.empty()) continue;
@@ -147,6 +154,22 @@ class LaunchCost {
     return kept;
   }
 
+  // Bytes of values from elsewhere that an earlier one of them has read.
+  double ReadBefore() const {
+    std::set<Value> read;
+    double again = 0;
+    for (int id = first_; id <= last_; ++id) {
+      const Node& node = graph_.node(id);
+      const std::set<Value> inputs(node.inputs.begin(), node.inputs.end());
+      for (const Value& input : inputs) {
+        if (input.node >= first_) continue;
+        if (read.contains(input)) again += static_cast<double>(graph_.type(input).bytes());
+      }
+      read.insert(inputs.begin(), inputs.end());
+    }
+    return again;
+  }
+
   const Graph& graph_;
   const Readers& readers_;
   const int first_;
@@ -162,7 +185,8 @@ RooflineRow UpdateOf(const CompiledPlan& plan, const GpuFigures& gpu) {
   const double gradients = 4.0 * static_cast<double>(plan.gradient_count());
   RooflineRow row;
   row.op = "update";
-  Count(0, gpu.float_flops, gradients + 2 * state, 2 * gradients + 2 * state, gpu, &row);
+  Count(0, gpu.float_flops, gradients + 2 * state, 2 * gradients + 2 * state, gpu,
+        &row);
   return row;
 }
 

@@ -100,6 +100,22 @@ TEST(GpuRooflineTest, ALaunchMovesWhatComesFromElsewhere) {
                    3 * (roofline.seconds - roofline.update.seconds) + roofline.update.seconds);
 }
 
+// What two nodes of a launch read is read once: the gradients of a normalisation, whose sums over
+// the rows are written in parts besides.
+TEST(GpuRooflineTest, WhatALaunchReadsTwiceIsReadOnce) {
+  const auto plan = PlanOf(TinyGpt(), "fp32");
+  const Roofline roofline = RooflineOf(*plan, GpuFiguresOf("h200").value());
+  const RooflineRow* const both =
+      RowOf(roofline, "layer_norm_backward_weight + layer_norm_backward_input");
+  ASSERT_NE(both, nullptr);
+  const double rows = 4 * 9, columns = 24, matrix = 4 * rows * columns;
+  // dy, x, a residual, dx; mean and rstd; gamma, dgamma, dbeta.
+  const double least = 4 * matrix + 2 * 4 * rows + 3 * 4 * columns;
+  EXPECT_LE(both->least_bytes, least * both->launches);
+  EXPECT_GE(both->least_bytes, (least - matrix) * both->launches);
+  EXPECT_GT(both->moved_bytes, both->least_bytes);
+}
+
 // Factors of 10 bits are multiplied in the tensor cores, fp32 is not.
 TEST(GpuRooflineTest, ThePeakIsThatOfTheFactors) {
   const GpuFigures gpu = {"slow", "sm_0", 4e6, 2e6, 1e6, 1e15};
