@@ -66,7 +66,10 @@ double MovedBesides(const Graph& graph, const Node& node) {
       node.op == &ops::kSoftmaxCrossEntropyBackward) {
     return bytes(0);
   }
-  if (node.op == &ops::kSoftmax || node.op == &ops::kSoftmaxBackward) return 2 * bytes(0);
+  // Rows that a block's shared memory does not hold are read again.
+  const auto floats = [&] { return 4 * graph.type(node.inputs[0]).shape[1]; };
+  if (node.op == &ops::kSoftmax && floats() > cuda::kKeptRowBytes) return 2 * bytes(0);
+  if (node.op == &ops::kSoftmaxBackward && 2 * floats() > cuda::kKeptRowBytes) return 2 * bytes(0);
   // The sums of parts of the rows are written, and read to be added.
   if (node.op == &ops::kLayerNormBackwardWeight) {
     const Shape& shape = graph.type(node.inputs[0]).shape;
