@@ -37,6 +37,7 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   void InitState() override;
   void* BeginLoad() override;
   void EndLoad() override;
+  void EndBorrow() override { state_.Close(); }
   absl::Status PublishState() override;
   absl::Status RunShard(int64_t step, int shard, int micro, Fields fields, float* gradients,
                         const Hooks& hooks) override;
