@@ -15,7 +15,7 @@ FEW_BLOCKS = {"86": 16, "87": 16, "89": 24}
 DYNAMIC = {
     "MatrixKernel": lambda _, depth, keys, bands: 2 * depth * (64 * bands + 2 * keys),
     "MatrixKeysKernel": lambda _, depth, stages: 2 * (2 + 2 * stages) * 64 * depth + 2 * 2 * 64 * 64,
-    "MatrixQueriesKernel": lambda _, depth, stages: 2 * (2 + 2 * stages) * 64 * depth,
+    "MatrixQueriesKernel": lambda _, depth, stages, bands: 2 * (2 * bands + 2 * stages) * 64 * depth,
     "ImplicitKernel": lambda _, columns: 2 * 3 * (128 + columns) * 32,
     "SoftmaxKernel": lambda kept: 48 * 1024 * kept,
     "SoftmaxBackwardKernel": lambda kept: 48 * 1024 * kept,

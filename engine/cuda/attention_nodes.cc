@@ -34,6 +34,7 @@ absl::StatusOr<AttentionArgs> ArgsOf(const ops::AttentionShape& shape, const Att
   args.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(args.depth)));
   args.causal = shape.causal;
   if (shape.rate > 0) args.drop = DropOf(attrs);
+  args.round_keys = RoundKeys(args.drop.key);
   if (args.depth > kMaxHeadDepth) {
     return absl::InvalidArgumentError(absl::StrCat("attention heads of ", args.depth,
                                                    " columns: CUDA's have at most ", kMaxHeadDepth,

@@ -35,6 +35,22 @@ struct Drop {
   const int32_t* address = nullptr;  // null: nothing is dropped
 };
 
+// What is added to the two halves of a key after each round of Philox (common/philox.h).
+inline constexpr uint32_t kPhiloxStep0 = 0x9E3779B9, kPhiloxStep1 = 0xBB67AE85;
+// The key of each round, for dropout.
+inline constexpr int kDropRounds = 7;
+struct RoundKeys {
+  constexpr RoundKeys() = default;
+  constexpr explicit RoundKeys(uint64_t key) {
+    for (uint32_t round = 0; round < kDropRounds; ++round) {
+      low[round] = static_cast<uint32_t>(key) + round * kPhiloxStep0;
+      high[round] = static_cast<uint32_t>(key >> 32) + round * kPhiloxStep1;
+    }
+  }
+  uint32_t low[kDropRounds] = {};
+  uint32_t high[kDropRounds] = {};
+};
+
 enum class Function : int32_t {
 #define LOCKSTEP_FUNCTION(Name, key, value) k##Name,
 #include "engine/cuda/kernels/functions.inc"
@@ -178,6 +194,7 @@ struct AttentionArgs {
   const int32_t* by_key = nullptr;     // [batch, length]
   const int32_t* by_length = nullptr;  // [batch]
   Drop drop;
+  RoundKeys round_keys;  // of drop.key
   int64_t stride = 0;
   int64_t batch = 0;
   int64_t heads = 0;
