@@ -116,6 +116,30 @@ TEST(GpuRooflineTest, WhatALaunchReadsTwiceIsReadOnce) {
   EXPECT_GT(both->moved_bytes, both->least_bytes);
 }
 
+// Attention without dropout is left to cuDNN, at the speed of products; with dropout our own
+// kernels do it, which need more instructions, the more so in the gradient; in fp32, or for heads
+// that tensor cores do not take, it is those without tensor cores.
+TEST(GpuRooflineTest, AttentionIsCountedAsTheEngineThatDoesIt) {
+  const GpuFigures gpu = {"slow", "sm_0", 4e6, 2e6, 1e6, 1e15};
+  const auto speed = [&](const char* op, int64_t width, double dropout, const char* precision) {
+    TrainSpec spec = TinyGpt();
+    std::get<GptSpec>(spec.model).width = width;
+    std::get<GptSpec>(spec.model).dropout = dropout;
+    const Roofline roofline = RooflineOf(*PlanOf(spec, precision), gpu);
+    const RooflineRow* const row = RowOf(roofline, op);
+    return row == nullptr ? 0 : row->flops / row->seconds / kProductShare;
+  };
+  for (const char* op : {"attention", "attention_backward"}) {
+    EXPECT_NEAR(speed(op, 32, 0, "bf16"), 4e6, 1);
+    EXPECT_NEAR(speed(op, 24, 0.2, "bf16"), 1e6, 1);
+    EXPECT_NEAR(speed(op, 32, 0.2, "tf32"), 1e6, 1);
+    EXPECT_NEAR(speed(op, 32, 0.2, "fp32"), 1e6, 1);
+  }
+  // Heads of 16 columns, padded to 32.
+  EXPECT_NEAR(speed("attention", 32, 0.2, "bf16"), 4e6 * 0.25 / 2, 1);
+  EXPECT_NEAR(speed("attention_backward", 32, 0.2, "bf16"), 4e6 * 0.20 / 2, 1);
+}
+
 // Factors of 10 bits are multiplied in the tensor cores, fp32 is not.
 TEST(GpuRooflineTest, ThePeakIsThatOfTheFactors) {
   const GpuFigures gpu = {"slow", "sm_0", 4e6, 2e6, 1e6, 1e15};
