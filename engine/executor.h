@@ -153,6 +153,9 @@ class StateAccess {
   // takes the weights to be the same until the next of these calls.
   virtual void* BeginLoad() = 0;
   virtual void EndLoad() = 0;
+  // The same where nothing was written but what this worker does not hold: a device with memory of
+  // its own takes nothing of it. REQUIRES: the region is up to date (PublishState).
+  virtual void EndBorrow() { EndLoad(); }
   // Brings the state region up to date where the device has memory of its own; what others read of
   // it (a peer, a checkpoint, a hash) is that of the last call. Blocks. Errors: Internal when the
   // device fails.

@@ -10,12 +10,16 @@ WARPS = {"80": 64, "86": 48, "87": 48, "89": 48, "90": 64, "100": 64, "103": 64,
 SHARED = {"80": 164, "86": 100, "87": 164, "89": 100, "90": 228, "100": 228, "103": 228, "120": 100}  # KiB
 FEW_BLOCKS = {"86": 16, "87": 16, "89": 24}
 # The launch's shared memory, which no compiler knows: as LaunchShared is called in attention_matrix.cu,
-# attention_matrix_backward.cu and implicit.cu, from what the template is made for.
+# attention_matrix_backward.cu, implicit.cu, layer_norm_backward.cu and softmax.cu
+# (whose longest rows these are), from what the template is made for.
 DYNAMIC = {
     "MatrixKernel": lambda _, depth, keys, bands: 2 * depth * (64 * bands + 2 * keys),
     "MatrixKeysKernel": lambda _, depth, stages: 2 * (2 + 2 * stages) * 64 * depth + 2 * 2 * 64 * 64,
-    "MatrixQueriesKernel": lambda _, depth, stages: 2 * (2 + 2 * stages) * 64 * depth,
+    "MatrixQueriesKernel": lambda _, depth, stages, bands: 2 * (2 * bands + 2 * stages) * 64 * depth,
     "ImplicitKernel": lambda _, columns: 2 * 3 * (128 + columns) * 32,
+    "SoftmaxKernel": lambda kept: 48 * 1024 * kept,
+    "SoftmaxBackwardKernel": lambda kept: 48 * 1024 * kept,
+    "LayerNormBackwardKernel": lambda chunks, warps, _: 4 * 32 * 16 * chunks * warps,
     "ImplicitWeightKernel": lambda _, columns: 2 * 3 * (128 + columns) * 32,
 }
 # Of a section .nv.info.KERNEL: two bytes that say what follows, its length, and three extents.
@@ -24,10 +28,11 @@ MOST_THREADS, LENGTH_FOLLOWS = 0x05, 0x04
 
 def dynamic_shared(kernel):
     """Bytes that a kernel, by its short name, is launched with."""
-    found = re.fullmatch(r"(\w+)<([-\d, ]+)>", kernel)
+    found = re.fullmatch(r"(\w+)<([-\w, ]+)>", kernel)
     if found is None or found.group(1) not in DYNAMIC:
         return 0
-    return DYNAMIC[found.group(1)](*[int(number) for number in found.group(2).split(",")])
+    numbers = found.group(2).replace("true", "1").replace("false", "0").split(",")
+    return DYNAMIC[found.group(1)](*[int(number) for number in numbers])
 
 
 def resident_warps(architecture, threads, registers, shared):

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/core/checkpoints.h"
 #include "coordinator/core/command.h"
+#include "coordinator/core/departures.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/job_machine.h"
@@ -357,10 +358,16 @@ void MaybeFormGeneration(Context& context, Job& job) {
   if (active ? !HaveRegrouped(context, job) : MustWait(job)) return;
   if (!active && WaitsForReach(context, job)) return;
   KeepAHolder(job);
-  Members members;
+  Members members, leaving;
   for (Slot& slot : job.slots) {
-    if (slot.works() && slot.worker && Able(job, *slot.worker)) members.push_back(&*slot.worker);
+    if (!slot.worker || !Able(job, *slot.worker)) continue;
+    if (slot.works()) members.push_back(&*slot.worker);
+    if (!slot.wanted && IsMember(job, *slot.worker)) leaving.push_back(&*slot.worker);
   }
+  const Members held = HeldBack(job, members, leaving);
+  members.insert(members.end(), held.begin(), held.end());
+  std::sort(members.begin(), members.end(),
+            [](const Worker* a, const Worker* b) { return a->slot < b->slot; });
   OrderByHost(job, members);
   const int least = job.least_workers();
   const int size = static_cast<int>(members.size());
@@ -383,6 +390,7 @@ void MaybeFormGeneration(Context& context, Job& job) {
     return;
   }
   Form(context, job, members);
+  if (!held.empty()) HaveRegrouped(context, job);  // those who have stayed leave next
 }
 
 void NoteResumed(Context& context, Job& job, int64_t resumed) {

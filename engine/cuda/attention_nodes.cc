@@ -6,21 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "engine/cuda/attention_cudnn.h"
+#include "engine/cuda/attention_engine.h"
 #include "engine/cuda/kernels.h"
 #include "engine/ops/ops.h"
 
 namespace lockstep::engine::cuda {
 namespace {
-
-std::vector<TensorType> TypesOf(const Graph& graph, const Node& node) {
-  std::vector<TensorType> types;
-  for (const Value& input : node.inputs) {
-    types.push_back(graph.type(input));
-    // AttentionShape speaks of shapes alone.
-    if (IsHalf(types.back().dtype)) types.back().dtype = DType::kF32;
-  }
-  return types;
-}
 
 absl::StatusOr<AttentionArgs> ArgsOf(const ops::AttentionShape& shape, const Attrs& attrs) {
   AttentionArgs args;
@@ -34,6 +25,7 @@ absl::StatusOr<AttentionArgs> ArgsOf(const ops::AttentionShape& shape, const Att
   args.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(args.depth)));
   args.causal = shape.causal;
   if (shape.rate > 0) args.drop = DropOf(attrs);
+  args.round_keys = RoundKeys(args.drop.key);
   if (args.depth > kMaxHeadDepth) {
     return absl::InvalidArgumentError(absl::StrCat("attention heads of ", args.depth,
                                                    " columns: CUDA's have at most ", kMaxHeadDepth,
@@ -78,8 +70,7 @@ absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
                                           const KernelOperands& operands,
                                           const CudaTarget& target) {
   const Operands o(graph, node, operands, target);
-  LS_ASSIGN_OR_RETURN(const ops::AttentionShape shape,
-                      ops::AttentionShape::Of(TypesOf(graph, node), node.attrs, 0));
+  LS_ASSIGN_OR_RETURN(const ops::AttentionShape shape, AttentionShapeOf(graph, node));
   LS_ASSIGN_OR_RETURN(const AttentionArgs args, ArgsOf(shape, node.attrs));
   const CudaKernel own = [o, shape, args](const CudaContext& context) {
     AttentionArgs own = args;
@@ -111,12 +102,7 @@ BackwardPlan PlanBackward(const Graph& graph, const Node& node) {
   BackwardPlan plan;
   plan.delta_bytes =
       RoundUp(static_cast<size_t>(graph.type(node.inputs[2]).elements()) * sizeof(float));
-  const auto shape = ops::AttentionShape::Of(TypesOf(graph, node), node.attrs, 3);
-  const Type type = TypeOf(graph.type(node.inputs[3]).dtype);
-  if (shape.ok() && SuitsCudnn(*shape, type)) {
-    plan.workspace_bytes = RoundUp(
-        AttentionWorkspaceBytes(CudnnShapeOf(*shape, type, true), MostAttentionWorkspace(graph)));
-  }
+  plan.workspace_bytes = RoundUp(CudnnBackwardBytes(graph, node));
   return plan;
 }
 
@@ -129,8 +115,7 @@ absl::StatusOr<CudaKernel> PrepareBackward(const Graph& graph, const Node& node,
                                            const KernelOperands& operands,
                                            const CudaTarget& target) {
   const Operands o(graph, node, operands, target);
-  LS_ASSIGN_OR_RETURN(const ops::AttentionShape shape,
-                      ops::AttentionShape::Of(TypesOf(graph, node), node.attrs, 3));
+  LS_ASSIGN_OR_RETURN(const ops::AttentionShape shape, AttentionShapeOf(graph, node));
   LS_ASSIGN_OR_RETURN(const AttentionArgs args, ArgsOf(shape, node.attrs));
   const CudaKernel own = [o, shape, args](const CudaContext& context) {
     AttentionBackwardArgs own;

@@ -297,10 +297,21 @@ absl::Status CudaExecutor::StageFields(Fields fields, int64_t samples) {
 
 absl::Status CudaExecutor::StageAhead(int64_t step, int shard, int micro, Fields fields) {
   LS_RETURN_IF_ERROR(failed_);
+  if (pending_.has_value()) {  // the device has nothing to do until the update launches it
+    later_ = Ahead{step, shard, micro};
+    later_fields_.assign(fields.begin(), fields.end());
+    return absl::OkStatus();
+  }
   LS_RETURN_IF_ERROR(StageFields(fields, plan_->spec().micro_batch));
   ahead_ = Ahead{step, shard, micro};
   return device_->Check(
       device_->runtime().record_event(slots_[next_slot_].copied, device_->copies()), "a batch");
+}
+
+absl::Status CudaExecutor::StageLater() {
+  const std::optional<Ahead> next = std::exchange(later_, std::nullopt);
+  return next.has_value() ? StageAhead(next->step, next->shard, next->micro, later_fields_)
+                          : absl::OkStatus();
 }
 
 absl::Status CudaExecutor::StageBlock(Fields fields) {
@@ -403,6 +414,7 @@ absl::Status CudaExecutor::LaunchTraining(int micro, Fields fields, int64_t step
 absl::Status CudaExecutor::LaunchPending() {
   if (!pending_.has_value()) return absl::OkStatus();
   const Pending next = *std::exchange(pending_, std::nullopt);
+  later_.reset();  // who asks for it brings it
   absl::Status launched =
       Launch(ProgramKind::kTraining, next.slot, next.micro > 0 ? 1 : 0, next.context);
   clock_.Pass(StepClock::kProgramsEnd);

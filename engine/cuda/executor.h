@@ -37,6 +37,7 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   void InitState() override;
   void* BeginLoad() override;
   void EndLoad() override;
+  void EndBorrow() override { state_.Close(); }
   absl::Status PublishState() override;
   absl::Status RunShard(int64_t step, int shard, int micro, Fields fields, float* gradients,
                         const Hooks& hooks) override;
@@ -128,6 +129,8 @@ class CudaExecutor : public Executor, public SpreadUpdate {
                             std::optional<Ahead> wanted = {});
   // Brings the samples to the next slot, when what it had before is used.
   absl::Status StageFields(Fields fields, int64_t samples);
+  // Brings the micro-batch that was to be staged before the update had launched this one.
+  absl::Status StageLater();
   // Returns whether these bytes are page-locked fields.
   bool IsLocked(const void* data, size_t bytes) const;
   // Waits until a slot's batch is copied, if that reads the caller's memory.
@@ -171,6 +174,8 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   Slot slots_[2];
   int next_slot_ = 0;
   std::optional<Ahead> ahead_;
+  std::optional<Ahead> later_;  // to be staged when the pending program is launched
+  std::vector<const void*> later_fields_;
   std::map<const void*, size_t> locked_;  // fields: bytes of them
   std::vector<std::pair<int64_t, int64_t>> gaps_;
   // By training segment: the buckets that are complete after it, and when.

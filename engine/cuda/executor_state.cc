@@ -102,7 +102,8 @@ absl::StatusOr<StepResult> CudaExecutor::Update(int64_t step,
 absl::StatusOr<StepResult> CudaExecutor::UpdatePending(int64_t step) {
   const Pending next = *std::exchange(pending_, std::nullopt);
   absl::StatusOr<StepResult> result = updater_->UpdateAfter(
-      step, next.slot, [&] { return runner(ProgramKind::kTraining).RunAll(next.context); });
+      step, next.slot, [&] { return runner(ProgramKind::kTraining).RunAll(next.context); },
+      [this] { return StageLater(); });
   if (!result.ok()) return result;
   // The host has waited for the whole step, so its batch is read.
   LS_RETURN_IF_ERROR(device_->Check(

@@ -4,12 +4,17 @@
 #include <optional>
 
 #include "common/check.h"
+#include "engine/cuda/layer_norm_nodes.h"
 #include "engine/graph/op.h"
 #include "engine/ops/ops.h"
+#include "engine/passes/launch_groups.h"
 
 namespace lockstep::engine::cuda {
 
 namespace {
+
+// What is grouped is what the kernels keep in registers.
+static_assert(kMostNormColumns == kMostWarpColumns);
 
 // The sum is not written: the gradient of relu alone reads it.
 CudaKernel MaskedSum(const Operands& sum, const Operands& relu) {
@@ -71,22 +76,23 @@ CudaKernel NormOfGroup(const std::optional<Operands>& sum, const Node* sum_node,
   };
 }
 
-CudaKernel NormGradientOfGroup(const Operands& norm, const Rounded& rounded) {
+// `weight`: the node of the gradients of scale and shift, where it is part of the group.
+CudaKernel NormGradientOfGroup(const std::optional<Operands>& weight, const Operands& norm,
+                               const Rounded& rounded) {
   LayerNormBackwardInputArgs args;
   args.rows = norm.input(0).shape[0];
   args.columns = norm.input(0).shape[1];
-  return [norm, rounded, args](const CudaContext& context) {
+  return [weight, norm, rounded, args](const CudaContext& context) {
     LayerNormBackwardInputArgs own = args;
-    own.dy = norm.In(context, 0);
-    own.x = norm.In(context, 1);
-    own.gamma = norm.In(context, 2);
-    own.mean = norm.In(context, 3);
-    own.rstd = norm.In(context, 4);
-    own.residual = norm.In(context, 5);
-    own.dx = norm.Out(context);
+    BindLayerNormGradient(norm, context, &own);
     own.rounded = rounded.Out(context);
     own.drop = rounded.DropAt(context);
-    return norm.kernels().layer_norm_backward_input(own, context.stream);
+    if (!weight.has_value()) return norm.kernels().layer_norm_backward_input(own, context.stream);
+    LayerNormBackwardArgs both{own, {}};
+    both.weight.rows = args.rows;
+    both.weight.columns = args.columns;
+    BindLayerNormSums(*weight, context, &both.weight);
+    return norm.kernels().layer_norm_backward(both, context.stream);
   };
 }
 
@@ -101,6 +107,8 @@ absl::StatusOr<CudaKernel> PrepareGroup(const Program& program, int first, int l
   };
   const Node& end = graph.node(last);
   if (end.op == &ops::kReluBackward) return MaskedSum(operands_of(first), operands_of(last));
+  std::optional<Operands> weight;
+  if (graph.node(first).op == &ops::kLayerNormBackwardWeight) weight = operands_of(first++);
   const auto is_norm = [&](int id) {
     return graph.node(id).op == &ops::kLayerNorm ||
            graph.node(id).op == &ops::kLayerNormBackwardInput;
@@ -114,7 +122,7 @@ absl::StatusOr<CudaKernel> PrepareGroup(const Program& program, int first, int l
   }
   const Node& node = graph.node(norm);
   if (node.op == &ops::kLayerNormBackwardInput) {
-    return NormGradientOfGroup(operands_of(norm), rounded);
+    return NormGradientOfGroup(weight, operands_of(norm), rounded);
   }
   std::optional<Operands> sum;
   if (norm > first) sum = operands_of(first);

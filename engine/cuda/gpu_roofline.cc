@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/cuda/attention_engine.h"
 #include "engine/cuda/conv_plan.h"
 #include "engine/cuda/gemm.h"
 #include "engine/exec/plan.h"
@@ -65,8 +67,26 @@ double MovedBesides(const Graph& graph, const Node& node) {
       node.op == &ops::kSoftmaxCrossEntropyBackward) {
     return bytes(0);
   }
-  if (node.op == &ops::kSoftmax || node.op == &ops::kSoftmaxBackward) return 2 * bytes(0);
+  // Rows that a block's shared memory does not hold are read again.
+  const auto floats = [&] { return 4 * graph.type(node.inputs[0]).shape[1]; };
+  if (node.op == &ops::kSoftmax && floats() > cuda::kKeptRowBytes) return 2 * bytes(0);
+  if (node.op == &ops::kSoftmaxBackward && 2 * floats() > cuda::kKeptRowBytes) return 2 * bytes(0);
+  // The sums of parts of the rows are written, and read to be added.
+  if (node.op == &ops::kLayerNormBackwardWeight) {
+    const Shape& shape = graph.type(node.inputs[0]).shape;
+    return 2.0 * sizeof(float) *
+           static_cast<double>(cuda::LayerNormPartialFloats(shape[0], shape[1]));
+  }
+  // cuDNN writes the gradients of the scores, those that are seen, and reads them.
+  if (node.op == &ops::kAttentionBackward) {
+    const double scores = static_cast<double>(cuda::CudnnBackwardBytes(graph, node));
+    return scores * (node.attrs.Int("causal") != 0 ? 1 : 2);
+  }
   return PatchBytes(graph, node);
+}
+
+bool IsAttention(const Node& node) {
+  return node.op == &ops::kAttention || node.op == &ops::kAttentionBackward;
 }
 
 bool UsesTensorCores(std::string_view op) {
@@ -75,8 +95,21 @@ bool UsesTensorCores(std::string_view op) {
 
 double PeakOf(const Graph& graph, const Node& node, const GpuFigures& gpu, bool tf32) {
   if (!UsesTensorCores(node.op->name)) return gpu.float_flops;
+  if (IsAttention(node) && cuda::AttentionEngineOf(graph, node) == cuda::AttentionEngine::kFloats) {
+    return gpu.float_flops;
+  }
   if (IsHalf(graph.type(node.inputs[0]).dtype)) return gpu.half_flops;
   return tf32 ? gpu.tf32_flops : gpu.float_flops;
+}
+
+// What of the peak is expected of a node's arithmetic.
+double ShareOf(const Graph& graph, const Node& node) {
+  if (!IsAttention(node) ||
+      cuda::AttentionEngineOf(graph, node) != cuda::AttentionEngine::kTensorCores) {
+    return kProductShare;
+  }
+  const auto shape = cuda::AttentionShapeOf(graph, node);
+  return kProductShare * cuda::InstructionShare(*shape, node.op == &ops::kAttentionBackward);
 }
 
 // Bytes of inputs that are never read: rows of a table that no token names.
@@ -86,15 +119,15 @@ double NeverRead(const Graph& graph, const Node& node) {
   return std::max(0.0, table - static_cast<double>(node.outputs[0].bytes()));
 }
 
-// What one launch needs: arithmetic that is done at `peak`, and bytes.
-void Count(double flops, double peak, double least_bytes, double moved_bytes, const GpuFigures& gpu,
-           RooflineRow* row) {
+// What one launch needs: arithmetic, of whose `peak` that share is expected, and bytes.
+void Count(double flops, double peak, double share, double least_bytes, double moved_bytes,
+           const GpuFigures& gpu, RooflineRow* row) {
   row->launches = 1;
   row->flops = flops;
   row->least_bytes = least_bytes;
   row->moved_bytes = moved_bytes;
   row->least_seconds = std::max(flops / peak, least_bytes / gpu.bytes);
-  row->seconds = std::max(flops / (peak * kProductShare), moved_bytes / (gpu.bytes * kMemoryShare));
+  row->seconds = std::max(flops / (peak * share), moved_bytes / (gpu.bytes * kMemoryShare));
 }
 
 void AddTo(const RooflineRow& launch, RooflineRow* row) {
@@ -116,7 +149,8 @@ class LaunchCost {
 
   RooflineRow At(const GpuFigures& gpu, bool tf32) const {
     RooflineRow row;
-    double flops = 0, bytes = -KeptInside(), besides = 0, peak = 0;
+    double flops = 0, bytes = -KeptInside() - ReadBefore(), besides = 0, peak = 0;
+    double share = kProductShare;
     for (int id = first_; id <= last_; ++id) {
       const Node& node = graph_.node(id);
       if (node.op->leaf || node.op->view || node.inputs.empty()) continue;
@@ -127,8 +161,9 @@ class LaunchCost {
       bytes += cost.bytes - NeverRead(graph_, node);
       besides += MovedBesides(graph_, node);
       peak = std::max(peak, PeakOf(graph_, node, gpu, tf32));
+      share = std::min(share, ShareOf(graph_, node));
     }
-    if (!row.op.empty()) Count(flops, peak, bytes, bytes + besides, gpu, &row);
+    if (!row.op.empty()) Count(flops, peak, share, bytes, bytes + besides, gpu, &row);
     return row;
   }
 
@@ -147,6 +182,22 @@ class LaunchCost {
     return kept;
   }
 
+  // Bytes of values from elsewhere that an earlier one of them has read.
+  double ReadBefore() const {
+    std::set<Value> read;
+    double again = 0;
+    for (int id = first_; id <= last_; ++id) {
+      const Node& node = graph_.node(id);
+      const std::set<Value> inputs(node.inputs.begin(), node.inputs.end());
+      for (const Value& input : inputs) {
+        if (input.node >= first_) continue;
+        if (read.contains(input)) again += static_cast<double>(graph_.type(input).bytes());
+      }
+      read.insert(inputs.begin(), inputs.end());
+    }
+    return again;
+  }
+
   const Graph& graph_;
   const Readers& readers_;
   const int first_;
@@ -162,7 +213,8 @@ RooflineRow UpdateOf(const CompiledPlan& plan, const GpuFigures& gpu) {
   const double gradients = 4.0 * static_cast<double>(plan.gradient_count());
   RooflineRow row;
   row.op = "update";
-  Count(0, gpu.float_flops, gradients + 2 * state, 2 * gradients + 2 * state, gpu, &row);
+  Count(0, gpu.float_flops, kProductShare, gradients + 2 * state, 2 * gradients + 2 * state, gpu,
+        &row);
   return row;
 }
 

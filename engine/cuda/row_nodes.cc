@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes on rows: normalisation, softmax, losses, sums of columns, embeddings.
+// Nodes on rows: softmax, losses, sums of columns, embeddings.
 #include "common/check.h"
 #include "engine/cuda/kernels.h"
 #include "engine/graph/op.h"
@@ -7,75 +7,9 @@
 namespace lockstep::engine::cuda {
 namespace {
 
-absl::StatusOr<CudaKernel> PrepareLayerNorm(const Graph& graph, const Node& node,
-                                            const KernelOperands& operands,
-                                            const CudaTarget& target) {
-  const Operands o(graph, node, operands, target);
-  LayerNormArgs args;
-  args.rows = o.input(0).shape[0];
-  args.columns = o.input(0).shape[1];
-  args.eps = static_cast<float>(node.attrs.Double("eps", 1e-5));
-  return [o, args](const CudaContext& context) {
-    LayerNormArgs own = args;
-    own.x = o.In(context, 0);
-    own.gamma = o.In(context, 1);
-    own.beta = o.In(context, 2);
-    own.y = o.Out(context);
-    own.mean = o.OutData<float>(context, 1);
-    own.rstd = o.OutData<float>(context, 2);
-    return o.kernels().layer_norm(own, context.stream);
-  };
-}
-
-absl::StatusOr<CudaKernel> PrepareLayerNormBackwardInput(const Graph& graph, const Node& node,
-                                                         const KernelOperands& operands,
-                                                         const CudaTarget& target) {
-  const Operands o(graph, node, operands, target);
-  LayerNormBackwardInputArgs args;
-  args.rows = o.input(0).shape[0];
-  args.columns = o.input(0).shape[1];
-  return [o, args](const CudaContext& context) {
-    LayerNormBackwardInputArgs own = args;
-    own.dy = o.In(context, 0);
-    own.x = o.In(context, 1);
-    own.gamma = o.In(context, 2);
-    own.mean = o.In(context, 3);
-    own.rstd = o.In(context, 4);
-    own.residual = o.In(context, 5);
-    own.dx = o.Out(context);
-    return o.kernels().layer_norm_backward_input(own, context.stream);
-  };
-}
-
 size_t ColumnBytes(int64_t columns) {
   return RoundUp(static_cast<size_t>(kColumnSumParts * columns) * sizeof(float));
 }
-size_t LayerNormScratch(const Graph& graph, const Node& node) {
-  return 2 * ColumnBytes(graph.type(node.inputs[0]).shape[1]);
-}
-
-absl::StatusOr<CudaKernel> PrepareLayerNormBackwardWeight(const Graph& graph, const Node& node,
-                                                          const KernelOperands& operands,
-                                                          const CudaTarget& target) {
-  const Operands o(graph, node, operands, target);
-  LayerNormBackwardWeightArgs args;
-  args.rows = o.input(0).shape[0];
-  args.columns = o.input(0).shape[1];
-  return [o, args](const CudaContext& context) {
-    LayerNormBackwardWeightArgs own = args;
-    own.dy = o.In(context, 0);
-    own.x = o.In(context, 1);
-    own.mean = o.In(context, 2);
-    own.rstd = o.In(context, 3);
-    own.dgamma = o.OutData<float>(context);
-    own.dbeta = o.OutData<float>(context, 1);
-    own.partial = o.Scratch<float>(context);
-    // gamma and beta are used together: both outputs lie in the gradient vector, or neither does.
-    own.adds = o.Adds(context);
-    return o.kernels().layer_norm_backward_weight(own, context.stream);
-  };
-}
-
 size_t BiasScratch(const Graph& graph, const Node& node) {
   return ColumnBytes(graph.type(node.inputs[0]).shape[1]);
 }
@@ -221,9 +155,6 @@ absl::StatusOr<CudaKernel> PreparePositions(const Graph& graph, const Node& node
 
 }  // namespace
 
-const CudaKernelDef kLayerNorm = {nullptr, PrepareLayerNorm};
-const CudaKernelDef kLayerNormBackwardInput = {nullptr, PrepareLayerNormBackwardInput};
-const CudaKernelDef kLayerNormBackwardWeight = {LayerNormScratch, PrepareLayerNormBackwardWeight};
 const CudaKernelDef kBiasBackward = {BiasScratch, PrepareBiasBackward};
 const CudaKernelDef kSoftmax = {nullptr, PrepareSoftmax<false>};
 const CudaKernelDef kSoftmaxBackward = {nullptr, PrepareSoftmax<true>};

@@ -388,7 +388,8 @@ absl::StatusOr<StepResult> CudaUpdater::Update(int64_t step) {
 }
 
 absl::StatusOr<StepResult> CudaUpdater::UpdateAfter(int64_t step, int variant,
-                                                    const Programs& programs) {
+                                                    const Programs& programs,
+                                                    const Programs& meanwhile) {
   LS_CHECK_EQ(step, begun_step() + 1) << "the state is not that before this step";
   LS_CHECK(!plan_.spec().offload_moments);
   const StateRegion::Writing writing(&host_);
@@ -405,6 +406,7 @@ absl::StatusOr<StepResult> CudaUpdater::UpdateAfter(int64_t step, int variant,
     clock_.Pass(mark);
   }
   LS_RETURN_IF_ERROR(Tell());
+  LS_RETURN_IF_ERROR(meanwhile());
   absl::StatusOr<StepResult> result = Conclude(schedule);
   if (result.ok()) *step_ = step;
   return result;

@@ -52,10 +52,11 @@ class CudaUpdater {
   // neither that before the step nor that after it. Errors: Internal when the device fails.
   absl::StatusOr<StepResult> Update(int64_t step);
   // The same, and before it what makes the gradients, in one recording: `programs` launches that,
-  // and `variant` (0 or 1) tells the memory apart that it reads batches from. REQUIRES:
-  // !offload_moments.
+  // and `variant` (0 or 1) tells the memory apart that it reads batches from. `meanwhile` is called
+  // when all is launched, before the host waits for it. REQUIRES: !offload_moments.
   using Programs = std::function<absl::Status()>;
-  absl::StatusOr<StepResult> UpdateAfter(int64_t step, int variant, const Programs& programs);
+  absl::StatusOr<StepResult> UpdateAfter(int64_t step, int variant, const Programs& programs,
+                                         const Programs& meanwhile);
   // As those of Executor. Errors: as Update.
   absl::Status HoldMoments(std::vector<HeldRange> held);
   // Also Executor::BeginUpdateWith: `sums` of all blocks, or empty, and they are made here.

@@ -24,7 +24,8 @@ void Gradient(GradientContext& context) {
 
 std::vector<OpCase> MakeCases(size_t operands) {
   std::vector<OpCase> cases;
-  for (const Shape& shape : {Shape{1, 1}, Shape{31, 33}, Shape{3, 1031}}) {
+  for (const Shape& shape : {Shape{1, 1}, Shape{31, 33}, Shape{3, 1031}, Shape{5, 200},
+                             Shape{2, 1096}, Shape{1, 6200}, Shape{1, 12300}}) {
     cases.push_back({std::vector<TensorType>(operands, {DType::kF32, shape}), {}});
   }
   return cases;

@@ -16,6 +16,18 @@ bool AddsResidual(const Node& node) {
   return Is(node, ops::kAdd) || (Is(node, ops::kDropout) && node.inputs.size() == 3);
 }
 
+// Returns whether `next` is the gradient of the input of the normalisation whose scale's and
+// shift's gradients the node makes, of rows that one launch keeps meanwhile.
+bool SharesRows(const Graph& graph, const Node& node, const Node& next) {
+  if (!Is(node, ops::kLayerNormBackwardWeight) || !Is(next, ops::kLayerNormBackwardInput)) {
+    return false;
+  }
+  const int64_t columns = graph.type(node.inputs[0]).shape[1];
+  return node.inputs[0] == next.inputs[0] && node.inputs[1] == next.inputs[1] &&
+         node.inputs[2] == next.inputs[3] && node.inputs[3] == next.inputs[4] && columns % 8 == 0 &&
+         columns <= kMostNormColumns;
+}
+
 // Returns whether `next` is the gradient of relu of a sum that it alone reads, in the same type.
 bool MasksSum(const Graph& graph, const std::vector<int>& readers, const Node& next, Value sum) {
   return Is(graph.node(sum.node), ops::kAdd) && Is(next, ops::kReluBackward) &&
@@ -51,6 +63,7 @@ std::vector<int> LaunchGroups(const Graph& graph) {
     if (node.outputs.empty()) continue;
     const Value made{static_cast<int>(id) - 1, 0};
     const bool joins = NormsSum(node, next, made) || RoundsNorm(node, next, made) ||
+                       SharesRows(graph, node, next) ||
                        MasksSum(graph, readers[id - 1][0], next, made);
     if (joins) last[id - 1] = last[id];
   }

@@ -68,6 +68,7 @@ Submitted ParseSubmission(const Command& command) {
     spec.mutable_run()->add_command("true");
   } else {
     spec.mutable_train()->set_shards(static_cast<int>(command.number("shards", 8)));
+    if (command.number("zero", 0) > 0) spec.mutable_train()->set_zero_stage(1);
   }
   spec.mutable_resources()->set_standby(static_cast<int>(command.number("standby")));
   if (command.flag("mixed")) spec.mutable_train()->set_reproducible(false);

@@ -56,21 +56,21 @@ absl::Status ShardedState::Borrow(Communicator* communicator, absl::Time deadlin
     if (borrowed[i]) mine.push_back({place.begin, place.end});
   }
   LS_RETURN_IF_ERROR(TakeMoments(mine));
-  LS_RETURN_IF_ERROR(SendState(communicator, transfers, !mine.empty(), deadline));
+  if (!mine.empty()) parts_.executor->BeginLoad();
+  const absl::Status sent = SendState(communicator, transfers, deadline);
+  if (!mine.empty()) parts_.executor->EndBorrow();
+  LS_RETURN_IF_ERROR(sent);
   borrowed_ = std::move(borrowed);
   borrowed_step_ = step;
   return absl::OkStatus();
 }
 
 absl::Status ShardedState::SendState(Communicator* communicator,
-                                     const std::vector<RangeTransfer>& transfers, bool gets,
+                                     const std::vector<RangeTransfer>& transfers,
                                      absl::Time deadline) {
-  if (gets) parts_.executor->BeginLoad();
-  absl::Status sent = communicator->ExchangeRanges(
-      reinterpret_cast<float*>(parts_.state), static_cast<int64_t>(moments_end_ / sizeof(float)),
-      transfers, deadline);
-  if (gets) parts_.executor->EndLoad();
-  return sent;
+  return communicator->ExchangeRanges(reinterpret_cast<float*>(parts_.state),
+                                      static_cast<int64_t>(moments_end_ / sizeof(float)), transfers,
+                                      deadline);
 }
 
 const char* ShardedState::Locate(size_t offset, size_t* bytes) const {

@@ -268,7 +268,12 @@ absl::Status ShardedState::Copy(Communicator* communicator, const std::vector<Co
     ranges.insert(ranges.end(), moments.begin(), moments.end());
   }
   LS_RETURN_IF_ERROR(TakeMoments(std::move(ranges)));
-  if (parts_.apart) return SendState(communicator, transfers, !copies.empty(), deadline);
+  if (parts_.apart) {
+    if (!copies.empty()) parts_.executor->BeginLoad();
+    absl::Status sent = SendState(communicator, transfers, deadline);
+    if (!copies.empty()) parts_.executor->EndLoad();
+    return sent;
+  }
   parts_.executor->BeginLoad();
   for (const Copied& copy : copies) {
     const char* const from = shared_[static_cast<size_t>(copy.from)][0];

@@ -162,10 +162,10 @@ class ShardedState : public StatePolicy {
   };
   absl::Status Copy(Communicator* communicator, const std::vector<Copied>& copies,
                     const std::vector<RangeTransfer>& transfers, absl::Time deadline);
-  // Brings these ranges of the state, in floats, from rank to rank; `gets` says whether any of them
-  // is for this one. Collective.
+  // Brings these ranges of the state, in floats, from rank to rank. Collective. REQUIRES: the state
+  // is open (BeginLoad) where any of them is for this one.
   absl::Status SendState(Communicator* communicator, const std::vector<RangeTransfer>& transfers,
-                         bool gets, absl::Time deadline);
+                         absl::Time deadline);
   static ElementRange InFloats(const engine::StateRange& range) {
     return {static_cast<int64_t>(range.begin / sizeof(float)),
             static_cast<int64_t>(range.end / sizeof(float))};

@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_ENGINE_CUDA_KERNELS_ALL_H_
 #define LOCKSTEP_ENGINE_CUDA_KERNELS_ALL_H_
 
+#include "engine/cuda/kernels/row_types.h"
 #include "engine/cuda/kernels/types.h"
 #include "engine/cuda/kernels/update_types.h"
 
@@ -15,6 +16,9 @@ using Launcher = Code(const Args& args, Stream stream);
 
 #define LOCKSTEP_KERNELS(Args, name, Name) Launcher<Args> Launch##Name;
 #include "engine/cuda/kernels/kernel_list.inc"
+
+// The sums of any rows; kernels of layer_norm_backward.cu have those that fit into warps.
+Launcher<LayerNormBackwardWeightArgs> LaunchLayerNormColumns;
 
 // On tensor cores, where they can: 16-bit factors of one type, in rows that move 16 bytes at once.
 bool AttentionFitsTensorCores(const AttentionArgs& args);

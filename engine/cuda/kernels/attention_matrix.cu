@@ -50,8 +50,8 @@ __device__ __forceinline__ void MaskScores(const AttentionArgs& args, const Head
 
 // Scores to probabilities relative to the rows' maxima so far; `out` fades with the old maxima.
 template <Type kType, int kBands, int kTiles, int kOut>
-__device__ __forceinline__ void Soften(const AttentionArgs& args, const Head& h, const Place& place,
-                                       float (&scores)[kBands][kTiles][4],
+__device__ __forceinline__ void Soften(const AttentionArgs& args, const HeadDrop& drop,
+                                       const Place& place, float (&scores)[kBands][kTiles][4],
                                        RunningSums<kBands>& running, float (&out)[kBands][kOut][4],
                                        uint32_t (&weights)[kBands][kTiles][2]) {
   const float factor = args.scale * kLog2E;
@@ -87,16 +87,16 @@ __device__ __forceinline__ void Soften(const AttentionArgs& args, const Head& h,
         out[band][c][2 * half] *= fade;
         out[band][c][2 * half + 1] *= fade;
       }
-      if (args.drop.address != nullptr) {
-        const int64_t query = place.first_row + 16 * band + 8 * half + lane / 4;
-        DropFactors<kTiles> drop;
-        drop.Draw(args, h, query, place.first_key);
+      if (Drops(args)) {
+        const int query = static_cast<int>(place.first_row) + 16 * band + 8 * half + lane / 4;
+        DropFactors<kTiles> numbers;
+        numbers.Draw(args, drop, query, static_cast<int>(place.first_key));
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
-          float factors[2];
-          drop.Of(t, factors);
-          scores[band][t][2 * half] *= factors[0];
-          scores[band][t][2 * half + 1] *= factors[1];
+          bool keeps[2];
+          numbers.Keep(args, t, keeps);
+          scores[band][t][2 * half] = keeps[0] ? scores[band][t][2 * half] : 0;
+          scores[band][t][2 * half + 1] = keeps[1] ? scores[band][t][2 * half + 1] : 0;
         }
       }
 #pragma unroll
@@ -108,7 +108,7 @@ __device__ __forceinline__ void Soften(const AttentionArgs& args, const Head& h,
   }
 }
 
-// The warp's rows of y and of the sums' logarithms.
+// The warp's rows of y, with dropout's factor, and of the sums' logarithms.
 template <int kBands, int kOut>
 __device__ __forceinline__ void StoreRows(const AttentionArgs& args, const Head& h,
                                           int64_t first_row, const RunningSums<kBands>& running,
@@ -123,7 +123,7 @@ __device__ __forceinline__ void StoreRows(const AttentionArgs& args, const Head&
       sum += __shfl_xor_sync(kAllLanes, sum, 2);
       const int64_t query = first_row + 16 * band + 8 * half + lane / 4;
       if (query >= args.length) continue;
-      const float factor = sum > 0 ? 1.0f / sum : 0;
+      const float factor = sum > 0 ? args.drop.scale / sum : 0;
       const int64_t row = (h.sample * args.length + query) * args.width + h.head * args.depth;
 #pragma unroll
       for (int c = 0; c < kOut; ++c) {
@@ -148,6 +148,7 @@ __global__ void __launch_bounds__(kMatrixThreads) MatrixKernel(AttentionArgs arg
   const MatrixTile<kDepth> keys{queries.data + kQueries * kDepth};
   const MatrixTile<kDepth> values{keys.data + kKeys * kDepth};
   const Head h = HeadOf(args, blockIdx.z, blockIdx.y);
+  const HeadDrop drop = HeadDropOf(args, h);
   const int64_t offset = h.sample * args.length * args.stride + h.head * args.depth;
   const uint16_t* k = HeadData(args.k, offset);
   const uint16_t* v = HeadData(args.v, offset);
@@ -186,7 +187,7 @@ __global__ void __launch_bounds__(kMatrixThreads) MatrixKernel(AttentionArgs arg
       MakeProducts<kType>(queries, warp_row, keys, scores);
       const Place place = {first_row, first_key};
       MaskScores(args, h, place, scores);
-      Soften<kType>(args, h, place, scores, running, out, weights);
+      Soften<kType>(args, drop, place, scores, running, out, weights);
     }
     WaitForCopies();
     __syncthreads();  // the values are there, and the keys are no longer read

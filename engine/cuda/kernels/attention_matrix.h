@@ -14,20 +14,14 @@ namespace lockstep::engine::cuda {
 
 inline constexpr float kLog2E = 1.44269504088896340736f;
 
+// Tiles of 8 keys that a warp has: every kStep-th one of the block's from number `first` on.
+
 // Scores [kBands * 16, kTiles * 8] = rows from `row` on of `left` times the transposed rows of
-// `right`.
-template <Type kType, int kDepth, int kBands, int kTiles>
+// `right`, those of the warp's tiles.
+template <Type kType, int kStep = 1, int kDepth, int kBands, int kTiles>
 __device__ __forceinline__ void MakeProducts(const MatrixTile<kDepth>& left, int row,
                                              const MatrixTile<kDepth>& right,
-                                             float (&scores)[kBands][kTiles][4]) {
-#pragma unroll
-  for (int band = 0; band < kBands; ++band) {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scores[band][t][i] = 0;
-    }
-  }
+                                             float (&scores)[kBands][kTiles][4], int first = 0) {
   const int lane = FreshLane();
 #pragma unroll
   for (int chunk = 0; chunk < kDepth / kChunk; chunk += 2) {
@@ -37,29 +31,34 @@ __device__ __forceinline__ void MakeProducts(const MatrixTile<kDepth>& left, int
 #pragma unroll
     for (int t = 0; t < kTiles; t += 2) {
       uint32_t b[4];
-      right.RightTransposed(t * 8, chunk, b, lane);
+      right.template RightTransposed<8 * kStep>((t * kStep + first) * 8, chunk, b, lane);
 #pragma unroll
       for (int band = 0; band < kBands; ++band) {
-        MultiplyAdd<kType>(scores[band][t], a[band], b[0], b[1]);
-        MultiplyAdd<kType>(scores[band][t + 1], a[band], b[2], b[3]);
+        if (chunk == 0) {
+          Multiply<kType>(scores[band][t], a[band], b[0], b[1]);
+          Multiply<kType>(scores[band][t + 1], a[band], b[2], b[3]);
+        } else {
+          MultiplyAdd<kType>(scores[band][t], a[band], b[0], b[1]);
+          MultiplyAdd<kType>(scores[band][t + 1], a[band], b[2], b[3]);
+        }
       }
     }
   }
 }
 
-// out [kBands * 16, kDepth] += weights [kBands * 16, kTiles * 8] times the rows of `right`. The
-// weights are fragments whose pairs are packed.
-template <Type kType, int kDepth, int kBands, int kTiles>
+// out [kBands * 16, kDepth] += weights [kBands * 16, kTiles * 8] times the rows of `right`, those
+// of the warp's tiles. The weights are fragments whose pairs are packed.
+template <Type kType, int kStep = 1, int kDepth, int kBands, int kTiles>
 __device__ __forceinline__ void AddWeighted(const uint32_t (&weights)[kBands][kTiles][2],
                                             const MatrixTile<kDepth>& right,
-                                            float (&out)[kBands][kDepth / 8][4]) {
+                                            float (&out)[kBands][kDepth / 8][4], int first = 0) {
   const int lane = FreshLane();
 #pragma unroll
   for (int t = 0; t < kTiles; t += 2) {
 #pragma unroll
     for (int chunk = 0; chunk < kDepth / kChunk; chunk += 2) {
       uint32_t b[4];
-      right.Right(t * 8, chunk, b, lane);
+      right.template Right<8 * kStep>((t * kStep + first) * 8, chunk, b, lane);
 #pragma unroll
       for (int band = 0; band < kBands; ++band) {
         const uint32_t a[4] = {weights[band][t][0], weights[band][t][1], weights[band][t + 1][0],
@@ -82,7 +81,7 @@ __device__ __forceinline__ bool SeesAll(const AttentionArgs& args, const Head& h
 // A bit for each key of the thread that counts, as a mask of keys has it, found before many of them
 // are looked at: bits 2 t and 2 t + 1 are those of tile t, whose keys `first` and `first` + 1 are
 // those of tile 0. All bits without a mask.
-template <int kTiles>
+template <int kTiles, int kStep>
 __device__ __forceinline__ uint32_t KeyBits(const Head& h, int first) {
   static_assert(2 * kTiles <= 32);
   if (h.by_key == nullptr) return ~0u;
@@ -91,49 +90,77 @@ __device__ __forceinline__ uint32_t KeyBits(const Head& h, int first) {
   for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const int key = first + 8 * t + e;
+      const int key = first + 8 * kStep * t + e;
       if (key < h.keys && h.by_key[key] != 0) bits |= 1u << (2 * t + e);
     }
   }
   return bits;
 }
 
-// What dropout multiplies the thread's probabilities of one query by, for kTiles * 8 keys: 1 until
-// they are drawn.
-template <int kTiles>
+// Returns whether there is dropout.
+__device__ __forceinline__ bool Drops(const AttentionArgs& args) {
+  return args.drop.address != nullptr;
+}
+
+// Where the random numbers of a head lie, if there is dropout: found once, since each tile draws
+// some.
+struct HeadDrop {
+  uint32_t step;
+  uint32_t shard;
+  uint64_t first_row;  // that of query 0, in rows of padded length
+};
+// REQUIRES: args.round_keys, where there is dropout.
+__device__ __forceinline__ HeadDrop HeadDropOf(const AttentionArgs& args, const Head& h) {
+  if (!Drops(args)) return {};
+  const Site site = SiteOf(args.drop);
+  return {site.step, site.shard, h.random_row};
+}
+
+// What dropout multiplies the thread's probabilities of one query by, for the keys of kTiles tiles:
+// 1 until they are drawn. A counter has the numbers of 64 keys for one pair of columns in every
+// second tile, so that four tiles, side by side or not, or all eight leave none unused.
+template <int kTiles, int kStep = 1>
 struct DropFactors {
-  static_assert(kTiles % 4 == 0);
-  // For the keys from `first_key` on. REQUIRES: first_key is a multiple of 32, drop.address.
-  __device__ __forceinline__ void Draw(const AttentionArgs& args, const Head& h, int64_t query,
-                                       int64_t first_key) {
-    threshold = args.drop.threshold;
-    scale = args.drop.scale;
-    const Site site = SiteOf(args.drop);
-    const uint64_t padded = static_cast<uint64_t>((args.length + 63) / 64 * 64);
-    const uint64_t pair = threadIdx.x % 4;
-    const uint64_t element =
-        (h.random_row + static_cast<uint64_t>(query)) * padded + static_cast<uint64_t>(first_key);
-    const int first = static_cast<int>(element % 64 / 16);
+  static_assert(kTiles * kStep == 8 || (kTiles == 4 && kStep == 1));
+  // For the tiles from number `first` on of the keys from `first_key` on. REQUIRES: first_key is a
+  // multiple of 64, or of 32 for four tiles side by side; Drops(args).
+  __device__ __forceinline__ void Draw(const AttentionArgs& args, const HeadDrop& drop, int query,
+                                       int first_key, int first = 0) {
+    const uint64_t row = drop.first_row + static_cast<uint64_t>(query);
+    const auto counters = static_cast<uint32_t>((args.length + 63) / 64 * 8);  // of a row
+    const uint64_t base = row * counters + static_cast<uint64_t>(first_key / 64 * 8 +
+                                                                 static_cast<int>(threadIdx.x) % 4);
+    const int word = kTiles * kStep == 8 ? 0 : first_key % 64 / 16;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < 2 / kStep; ++i) {
       // The counter of RandomHalf for the pair of tiles i, i + 2, ...
-      const uint64_t counter = 8 * (element / 64) + static_cast<uint64_t>(4 * i) + pair;
+      const uint64_t counter = base + static_cast<uint64_t>(4 * (kStep == 1 ? i : first));
       const Words words =
-          Philox<7>(static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), site.step,
-                    site.shard, site.key);
+          PhiloxOf(static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), drop.step,
+                   drop.shard, args.round_keys);
 #pragma unroll
-      for (int t = i; t < kTiles; t += 2) bits[t] = WordAt(words, first + t / 2);
+      for (int t = i; t < kTiles; t += 2 / kStep) {
+        bits[t] = WordAt(words, word + t * kStep / 2);
+      }
     }
   }
-  // Of the pair of tile `tile`.
-  __device__ __forceinline__ void Of(int tile, float (&factors)[2]) const {
-    factors[0] = (bits[tile] & 0xffff) >= threshold ? scale : 0;
-    factors[1] = bits[tile] >> 16 >= threshold ? scale : 0;
+  // Says which of the pair of tile `tile` stay.
+  __device__ __forceinline__ void Keep(const AttentionArgs& args, int tile,
+                                       bool (&keeps)[2]) const {
+    const uint32_t threshold = args.drop.threshold << 16;
+    keeps[0] = bits[tile] << 16 >= threshold;
+    keeps[1] = bits[tile] >= threshold;
+  }
+  // The factors of that pair.
+  __device__ __forceinline__ void Of(const AttentionArgs& args, int tile,
+                                     float (&factors)[2]) const {
+    bool keeps[2];
+    Keep(args, tile, keeps);
+    factors[0] = keeps[0] ? args.drop.scale : 0;
+    factors[1] = keeps[1] ? args.drop.scale : 0;
   }
 
   uint32_t bits[kTiles] = {};  // two numbers for each tile
-  uint32_t threshold = 0;
-  float scale = 1;
 };
 
 // One head's numbers from position 0 on.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of columns: the gradients of biases and of layer normalisation's parameters. Columns are
-// summed in parts of rows, which are then added in order. A thread has one column or eight.
+// Sums of columns: the gradients of biases, and of layer normalisation's parameters where rows do
+// not fit into warps. Columns are summed in parts of rows, which are then added in order. A thread
+// has one column or eight.
 #include "engine/cuda/kernels/all.h"
 #include "engine/cuda/kernels/device_code.h"
 
@@ -152,7 +153,7 @@ Code LaunchParts(void (*kernel)(Args), Stream stream, const Args& args) {
 
 }  // namespace
 
-Code LaunchLayerNormBackwardWeight(const LayerNormBackwardWeightArgs& args, Stream stream) {
+Code LaunchLayerNormColumns(const LayerNormBackwardWeightArgs& args, Stream stream) {
   const bool wide = args.columns % 8 == 0 && AlignedEight(args.dy) && AlignedEight(args.x);
   Code code = wide ? LaunchParts<8>(LayerNormPartsKernel<8>, stream, args)
                    : LaunchParts<1>(LayerNormPartsKernel<1>, stream, args);

@@ -297,23 +297,37 @@ __device__ __forceinline__ float BlockMax(float x, float* shared) {
 struct Words {
   uint32_t x[4];
 };
+// A round's step of the four words.
+__device__ __forceinline__ void PhiloxRound(uint32_t (&c)[4], uint32_t k0, uint32_t k1) {
+  const uint32_t high0 = __umulhi(0xD2511F53u, c[0]), low0 = 0xD2511F53u * c[0];
+  const uint32_t high1 = __umulhi(0xCD9E8D57u, c[2]), low1 = 0xCD9E8D57u * c[2];
+  c[0] = high1 ^ c[1] ^ k0;
+  c[2] = high0 ^ c[3] ^ k1;
+  c[1] = low1;
+  c[3] = low0;
+}
 template <int kRounds>
 __device__ __forceinline__ Words Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
                                         uint64_t key) {
+  uint32_t c[4] = {c0, c1, c2, c3};
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
-    const uint32_t high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
-    const uint32_t high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
-    const uint32_t next0 = high1 ^ c1 ^ k0, next2 = high0 ^ c3 ^ k1;
-    c0 = next0;
-    c1 = low1;
-    c2 = next2;
-    c3 = low0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    PhiloxRound(c, k0, k1);
+    k0 += kPhiloxStep0;
+    k1 += kPhiloxStep1;
   }
-  return {{c0, c1, c2, c3}};
+  return {{c[0], c[1], c[2], c[3]}};
+}
+// The same with the rounds' keys, which need no additions where they are a kernel's arguments.
+__device__ __forceinline__ Words PhiloxOf(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
+                                          const RoundKeys& keys) {
+  uint32_t c[4] = {c0, c1, c2, c3};
+#pragma unroll
+  for (int round = 0; round < kDropRounds; ++round) {
+    PhiloxRound(c, keys.low[round], keys.high[round]);
+  }
+  return {{c[0], c[1], c[2], c[3]}};
 }
 
 // A word by number, without an array in memory.

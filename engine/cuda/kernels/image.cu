@@ -209,22 +209,6 @@ __global__ void __launch_bounds__(kThreads) UnpoolKernel(UnpoolArgs args) {
   Store(args.dx, i, value);
 }
 
-__global__ void __launch_bounds__(kThreads) GlobalPoolKernel(GlobalPoolArgs args) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const float factor = 1.0f / static_cast<float>(args.pixels);
-  if (args.backward) {
-    if (i >= args.images * args.pixels * args.channels) return;
-    const int64_t image = i / (args.pixels * args.channels);
-    Store(args.out, i, Load(args.in, image * args.channels + i % args.channels) * factor);
-    return;
-  }
-  if (i >= args.images * args.channels) return;
-  const int64_t base = i / args.channels * args.pixels * args.channels + i % args.channels;
-  float sum = 0;
-  for (int64_t p = 0; p < args.pixels; ++p) sum += Load(args.in, base + p * args.channels);
-  Store(args.out, i, sum * factor);
-}
-
 // ---- convolutions ----
 
 // A thread has eight elements of a row, which lie below neighbouring taps: nobody divides for each
@@ -349,11 +333,6 @@ Code LaunchPlacePool(const PlacePoolArgs& args, Stream stream) {
 Code LaunchUnpool(const UnpoolArgs& args, Stream stream) {
   const int64_t count = args.images * args.height * args.width * args.channels;
   return Launch(UnpoolKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);
-}
-
-Code LaunchGlobalPool(const GlobalPoolArgs& args, Stream stream) {
-  const int64_t count = args.images * args.channels * (args.backward ? args.pixels : 1);
-  return Launch(GlobalPoolKernel, Grid(DivideUp(count, kThreads)), kThreads, stream, args);
 }
 
 Code LaunchPatches(const PatchArgs& args, Stream stream) {

@@ -37,33 +37,47 @@ struct MatrixTile {
       CopyAsync(At(row, chunk), from + at, inside);
     }
   }
+  // The factors below are read by lanes of which each says where a row of an 8 x 8 matrix lies.
+  // Rows are multiples of 8 and chunks of 2, so that what depends on the lane is the same for all
+  // of them.
+
   // The left factor of 16 rows from `row` on and 16 columns from chunk `chunk` on.
   __device__ __forceinline__ void Left(int row, int chunk, uint32_t (&parts)[4],
                                        int lane = static_cast<int>(threadIdx.x) % kWarp) const {
     const int part = lane / 8;
-    LoadMatrices(parts, At(row + part % 2 * 8 + lane % 8, chunk + part / 2));
+    LoadMatrices(parts, OfLane(row, part % 2 * 8 + lane % 8, chunk, part / 2));
   }
   // The left factor that is the transpose of 16 rows from `row` on and 16 columns from `chunk` on.
   __device__ __forceinline__ void LeftTransposed(int row, int chunk, uint32_t (&parts)[4],
                                                  int lane = static_cast<int>(threadIdx.x) %
                                                             kWarp) const {
     const int part = lane / 8;
-    LoadTransposed(parts, At(row + part / 2 * 8 + lane % 8, chunk + part % 2));
+    LoadTransposed(parts, OfLane(row, part / 2 * 8 + lane % 8, chunk, part % 2));
   }
-  // Two right factors [16, 8] side by side whose columns are the 16 rows from `row` on, and whose
-  // rows are the 16 columns from `chunk` on: parts 0 and 1 are the first one's, 2 and 3 the
-  // second's.
+  // Two right factors [16, 8] side by side whose columns are the 8 rows from `row` on and the 8
+  // rows kNext behind these, and whose rows are the 16 columns from `chunk` on: parts 0 and 1 are
+  // the first one's, 2 and 3 the second's.
+  template <int kNext = 8>
   __device__ __forceinline__ void RightTransposed(int row, int chunk, uint32_t (&parts)[4],
                                                   int lane = static_cast<int>(threadIdx.x) %
                                                              kWarp) const {
     const int part = lane / 8;
-    LoadMatrices(parts, At(row + part / 2 * 8 + lane % 8, chunk + part % 2));
+    LoadMatrices(parts, OfLane(row, part / 2 * kNext + lane % 8, chunk, part % 2));
   }
   // The same of rows and columns as they lie.
+  template <int kNext = 8>
   __device__ __forceinline__ void Right(int row, int chunk, uint32_t (&parts)[4],
                                         int lane = static_cast<int>(threadIdx.x) % kWarp) const {
     const int part = lane / 8;
-    LoadTransposed(parts, At(row + part % 2 * 8 + lane % 8, chunk + part / 2));
+    LoadTransposed(parts, OfLane(row, part % 2 * kNext + lane % 8, chunk, part / 2));
+  }
+
+  // At(row + lane_row, chunk + lane_chunk).
+  __device__ __forceinline__ uint16_t* OfLane(int row, int lane_row, int chunk,
+                                              int lane_chunk) const {
+    const int turn = lane_chunk ^ (kChunks >= 8 ? lane_row & 7 : lane_row >> 1 & 3);
+    uint16_t* const own = data + lane_row * kChunks * kChunk;
+    return own + (chunk ^ turn) * kChunk + row * kChunks * kChunk;
   }
 
   uint16_t* data;

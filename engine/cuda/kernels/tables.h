@@ -12,13 +12,14 @@
 #include <cstdint>
 
 #include "engine/cuda/kernels/product_types.h"
+#include "engine/cuda/kernels/row_types.h"
 #include "engine/cuda/kernels/types.h"
 #include "engine/cuda/kernels/update_types.h"
 
 namespace lockstep::engine::cuda {
 
 // Grows with every change of a table or of an argument: engine and module must agree.
-inline constexpr int kTablesVersion = 9;
+inline constexpr int kTablesVersion = 10;
 
 // A function of the module.
 template <typename F>

@@ -35,6 +35,22 @@ struct Drop {
   const int32_t* address = nullptr;  // null: nothing is dropped
 };
 
+// What is added to the two halves of a key after each round of Philox (common/philox.h).
+inline constexpr uint32_t kPhiloxStep0 = 0x9E3779B9, kPhiloxStep1 = 0xBB67AE85;
+// The key of each round, for dropout.
+inline constexpr int kDropRounds = 7;
+struct RoundKeys {
+  constexpr RoundKeys() = default;
+  constexpr explicit RoundKeys(uint64_t key) {
+    for (uint32_t round = 0; round < kDropRounds; ++round) {
+      low[round] = static_cast<uint32_t>(key) + round * kPhiloxStep0;
+      high[round] = static_cast<uint32_t>(key >> 32) + round * kPhiloxStep1;
+    }
+  }
+  uint32_t low[kDropRounds] = {};
+  uint32_t high[kDropRounds] = {};
+};
+
 enum class Function : int32_t {
 #define LOCKSTEP_FUNCTION(Name, key, value) k##Name,
 #include "engine/cuda/kernels/functions.inc"
@@ -113,72 +129,6 @@ struct TransposeArgs {
   int64_t columns = 0;
 };
 
-// out[columns] (+)= sum over rows. `partial` has kColumnSumParts * columns floats.
-inline constexpr int64_t kColumnSumParts = 64;
-struct ColumnSumArgs {
-  View x;
-  float* out = nullptr;
-  float* partial = nullptr;
-  int64_t rows = 0;
-  int64_t columns = 0;
-  bool adds = false;
-};
-
-// With `branch` the rows that are normalised are x + branch, or x + what dropout leaves of the
-// branch; they go to `sum`, rounded to its type before they are normalised. `rounded` gets y in
-// another type too.
-struct LayerNormArgs {
-  View x;
-  View branch;
-  View sum;
-  Drop drop;
-  View gamma;
-  View beta;
-  View y;
-  View rounded;
-  float* mean = nullptr;
-  float* rstd = nullptr;
-  int64_t rows = 0;
-  int64_t columns = 0;
-  float eps = 0;
-};
-// `rounded` gets dx in another type too, or what dropout leaves of it.
-struct LayerNormBackwardInputArgs {
-  View dy;
-  View x;
-  View gamma;
-  View mean;
-  View rstd;
-  View residual;
-  View dx;
-  View rounded;
-  Drop drop;  // of `rounded`
-  int64_t rows = 0;
-  int64_t columns = 0;
-};
-// `partial` has 2 * kColumnSumParts * columns floats.
-struct LayerNormBackwardWeightArgs {
-  View dy;
-  View x;
-  View mean;
-  View rstd;
-  float* dgamma = nullptr;
-  float* dbeta = nullptr;
-  float* partial = nullptr;
-  int64_t rows = 0;
-  int64_t columns = 0;
-  bool adds = false;
-};
-
-// y = softmax(x); or, with dy, dx to y: x is then the softmax's result.
-struct SoftmaxArgs {
-  View x;
-  View dy;
-  View y;
-  int64_t rows = 0;
-  int64_t columns = 0;
-};
-
 // See ops/softmax_cross_entropy.cc. `row_sums` has 4 doubles for each row: loss, correct, counted,
 // correct among five; the last kernel adds them up in a fixed order.
 struct CrossEntropyArgs {
@@ -244,6 +194,7 @@ struct AttentionArgs {
   const int32_t* by_key = nullptr;     // [batch, length]
   const int32_t* by_length = nullptr;  // [batch]
   Drop drop;
+  RoundKeys round_keys;  // of drop.key
   int64_t stride = 0;
   int64_t batch = 0;
   int64_t heads = 0;

@@ -39,6 +39,12 @@ inline void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint
   }
 }
 
+template <Type kType>
+inline void Multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  for (float& each : c) each = 0;
+  MultiplyAdd<kType>(c, a, b0, b1);
+}
+
 inline void LoadMatrices(uint32_t (&parts)[4], const uint16_t* row) {
   const uint16_t* const* rows = emulation::Share(row);
   const int lane = emulation::Lane();

@@ -13,7 +13,6 @@
 
 #include "engine/cuda/module.h"
 #include "engine/exec/plan.h"
-#include "engine/passes/launch_groups.h"
 #include "tests/emulation/emulation.h"
 #include "tests/unit/engine/gradient_slots.h"
 #include "tests/unit/engine/on_gpu.h"
@@ -334,29 +333,6 @@ TEST(CudaExecutorTest, PredictsImagesAsTheCpu) {
   EXPECT_LT(Distance(predict(spec), predict(OnGpu(spec))), 1e-4);
 }
 
-// What a group writes lies nowhere over what it reads, but for a sum in the place of an addend.
-TEST(CudaExecutorTest, GroupsWriteOverNothingThatTheyRead) {
-  const auto plan = CompiledPlan::Make(OnGpu(TinyGpt())).value();
-  const Program& program = plan->train();
-  const std::vector<int> last = LaunchGroups(program.graph);
-  for (int id = 0; id < static_cast<int>(last.size()); ++id) {
-    if (last[static_cast<size_t>(id)] == id) continue;
-    const Node& sum = program.graph.node(id);
-    const Node& norm = program.graph.node(id + 1);
-    const KernelOperands& reads = program.memory.operands[static_cast<size_t>(id)];
-    const KernelOperands& writes = program.memory.operands[static_cast<size_t>(id) + 1];
-    for (size_t i = 0; i < sum.inputs.size(); ++i) {
-      const size_t bytes = program.graph.type(sum.inputs[i]).bytes();
-      for (size_t o = 0; o < norm.outputs.size(); ++o) {
-        if (reads.inputs[i].region != writes.outputs[o].region) continue;
-        const size_t a = reads.inputs[i].offset, b = writes.outputs[o].offset;
-        EXPECT_TRUE(a + bytes <= b || b + norm.outputs[o].bytes() <= a)
-            << "%" << id << " input " << i << " under output " << o;
-      }
-    }
-  }
-}
-
 // What is left to the library's epilogues is as near to the same by kernels of our own as rounding
 // lets it be, in fewer launches where the library has them (the emulated one has not, in fp16).
 TEST(CudaExecutorTest, EpiloguesAreKernelsLess) {
@@ -408,51 +384,6 @@ TEST(CudaExecutorTest, ProductsAddToGradients) {
     const std::vector<float> b = PoisonedGradients(&without, 1, 0);
     EXPECT_LE(few + 6 * spec.accumulate, emulation::Launches() - before) << precision;
     EXPECT_LE(RelativeNorm(a, b), tolerance) << precision;
-  }
-}
-
-// A residual and the layer normalisation of it are one launch, as are a sum of gradients and the
-// gradient of relu of it, and a normalisation or its gradient and what rounds or drops of it; the
-// bits are those of two.
-TEST(CudaExecutorTest, GroupsAreOneLaunchWithTheSameBits) {
-  if (TakesRealGpu()) GTEST_SKIP() << "counts the emulated GPU's launches";
-  struct Silent : NodeObserver {
-    bool reads_outputs() const override { return false; }
-    void BeforeNode(ProgramKind, int) override {}
-    absl::Status AfterNode(ProgramKind, int, absl::Span<const TensorView>) override {
-      return absl::OkStatus();
-    }
-  } observer;
-  struct Case {
-    TrainSpec spec;
-    const char* precision;
-    // TinyGpt: two in each block, but for the sum before the first. TinyResnet: where two gradients
-    // meet behind a relu, at all blocks but the last. TinyBert: the same two; in bf16 also most
-    // normalisations and what rounds them, and their gradients and a dropout.
-    int64_t least;
-  };
-  TrainSpec odd_bert = TinyBert();
-  std::get<BertSpec>(odd_bert.model).width = 26;  // rows that lie at odd places are a block's
-  for (const auto& [model, precision, least] :
-       {Case{TinyGpt(), "fp32", 2}, Case{TinyGpt(), "bf16", 2}, Case{TinyGpt(), "pure_bf16", 2},
-        Case{TinyResnet(), "bf16", 7}, Case{TinyBert(), "fp32", 4}, Case{TinyBert(), "bf16", 11},
-        Case{TinyBert(), "pure_bf16", 4}, Case{odd_bert, "bf16", 11}}) {
-    TrainSpec spec = OnGpu(model);
-    spec.precision = precision;
-    Job grouped(spec), single(spec);
-    single.executor->Observe(&observer);
-    const auto plan = std::dynamic_pointer_cast<const CompiledPlan>(grouped.plan);
-    const std::vector<int> last = LaunchGroups(plan->train().graph);
-    int64_t groups = 0;
-    for (size_t id = 0; id < last.size(); ++id) groups += last[id] == static_cast<int>(id) ? 0 : 1;
-    EXPECT_GE(groups, least) << precision;
-    int64_t before = emulation::Launches();
-    const std::vector<float> a = PoisonedGradients(&grouped, 1, 0);
-    const int64_t few = emulation::Launches() - before;
-    before = emulation::Launches();
-    const std::vector<float> b = PoisonedGradients(&single, 1, 0);
-    EXPECT_EQ(emulation::Launches() - before - few, groups * spec.accumulate) << precision;
-    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0) << precision;
   }
 }
 

@@ -58,6 +58,70 @@ TEST(CudaStagingTest, ABatchIsBroughtWhileTheOneBeforeIsComputed) {
   emulation::SetStreams(emulation::Streams::kEager);
 }
 
+// Where passes and update are one recording the next batch waits for its launch: the device, which
+// has nothing to do until then, is given the recording first. Nothing is copied that is there.
+TEST(CudaStagingTest, ABatchIsStagedBehindAWholeStep) {
+  if (TakesRealGpu()) GTEST_SKIP() << "sees when the emulated GPU's streams do their work";
+  TrainSpec spec = OnGpu(SmallMlp());
+  spec.shards = 1;
+  for (const emulation::Streams streams : {emulation::Streams::kEager, emulation::Streams::kLazy}) {
+    emulation::SetStreams(streams);
+    spec.passes.whole_step_graph = false;
+    Job plain(spec);
+    spec.passes.whole_step_graph = true;
+    Job ahead(spec), late(spec);
+    std::vector<float> gradients(static_cast<size_t>(plain.plan->gradient_count()));
+    const TestBatch other = MakeBatch(spec, 99, 0, 0);
+    for (int64_t step = 1; step <= 12; ++step) {
+      const TestBatch batch = MakeBatch(spec, step, 0, 0);
+      const TestBatch next = MakeBatch(spec, step + 1, 0, 0);
+      Executor::Hooks hooks;
+      hooks.before_gradients = [] { return absl::OkStatus(); };
+      ASSERT_TRUE(
+          plain.executor->RunShard(step, 0, 0, batch.fields(), gradients.data(), hooks).ok());
+      UpdateWith(&plain, step, gradients);
+      int64_t before = emulation::Submissions();
+      ASSERT_TRUE(
+          late.executor->RunShard(step, 0, 0, batch.fields(), gradients.data(), hooks).ok());
+      const int64_t brought = emulation::Submissions() - before;
+      before = emulation::Submissions();
+      UpdateWith(&late, step, gradients);
+      const int64_t updated = emulation::Submissions() - before;
+      hooks.before_gradients = [&] {
+        const int64_t given = emulation::Submissions();
+        const absl::Status staged = ahead.executor->StageAhead(step + 1, 0, 0, next.fields());
+        EXPECT_EQ(emulation::Submissions(), given) << step;
+        return staged;
+      };
+      before = emulation::Submissions();
+      ASSERT_TRUE(ahead.executor
+                      ->RunShard(step, 0, 0, step == 1 ? batch.fields() : other.fields(),
+                                 gradients.data(), hooks)
+                      .ok());
+      const int64_t fields = static_cast<int64_t>(spec.input.fields.size());
+      EXPECT_EQ(emulation::Submissions() - before, brought - (step == 1 ? 0 : fields)) << step;
+      before = emulation::Submissions();
+      UpdateWith(&ahead, step, gradients);
+      EXPECT_EQ(emulation::Submissions() - before, updated + fields) << step;
+    }
+    // What comes instead finds its own.
+    Executor::Hooks hooks;
+    hooks.before_gradients = [&] { return ahead.executor->StageAhead(14, 0, 0, other.fields()); };
+    const TestBatch batch = MakeBatch(spec, 13, 0, 0);
+    ASSERT_TRUE(ahead.executor->RunShard(13, 0, 0, batch.fields(), gradients.data(), hooks).ok());
+    EvalSums sums;
+    const TestBatch block = MakeBatch(spec, 7, 0, 0, spec.eval_block);
+    ASSERT_TRUE(ahead.executor->Evaluate(block.fields(), spec.eval_block, &sums).ok());
+    UpdateWith(&ahead, 13, gradients);
+    hooks.before_gradients = [] { return absl::OkStatus(); };
+    ASSERT_TRUE(plain.executor->RunShard(13, 0, 0, batch.fields(), gradients.data(), hooks).ok());
+    UpdateWith(&plain, 13, gradients);
+    for (Job* job : {&plain, &ahead, &late}) ASSERT_TRUE(job->executor->PublishState().ok());
+    EXPECT_EQ(ahead.StateBytes(), plain.StateBytes());
+  }
+  emulation::SetStreams(emulation::Streams::kEager);
+}
+
 // Fields that are locked go to the device from where they lie, and may change as soon as the call
 // that used them has returned.
 TEST(CudaStagingTest, LockedFieldsAreCopiedFromWhereTheyLie) {

@@ -206,6 +206,44 @@ TEST_F(CudaUpdateTest, ADealMovesMoments) {
   for (ShardedRank* rank : {&all, &part}) ExpectPart(rank, wanted);
 }
 
+// Moments of others, which lie in the region for a checkpoint, are none of the device's: nothing is
+// copied there, and the steps after it are as they were.
+TEST_F(CudaUpdateTest, WhatIsBorrowedStaysOnTheHost) {
+  TrainSpec spec = OnGpu(Controlled(AdamSpec{.lr = 1e-2}));
+  const auto gradients = GradientsOf(spec, kSteps);
+  const std::vector<char> wanted = Whole(spec, gradients);
+  spec.shard_moments = true;
+  ShardedRank all(spec, 0, 1, 2), part(spec, 0, 3, 3);
+  for (int step = 1; step <= kSteps; ++step) {
+    const auto& own = gradients[static_cast<size_t>(step) - 1];
+    const Dealt dealt(own.data(), static_cast<int64_t>(own.size()), 2);
+    bool skipped = false;
+    for (ShardedRank* rank : {&all, &part}) {
+      skipped = rank->job.executor->BeginUpdate(step, dealt.slices).value().skipped;
+    }
+    for (ShardedRank* rank : {&all, &part}) {
+      if (skipped) break;
+      ASSERT_TRUE(rank->job.executor->FinishUpdate(step, all.ranges).ok());
+    }
+    ASSERT_TRUE(part.job.executor->PublishState().ok());
+    const int64_t before = emulation::Submissions();
+    auto* to = static_cast<char*>(part.job.executor->BeginLoad());
+    const int64_t count = part.job.plan->gradient_count();
+    for (const StateRange& range : part.job.plan->MomentsOf(0, count)) {
+      bool own_range = false;
+      for (const GradientSlice& held : part.ranges) {
+        for (const StateRange& mine : part.job.plan->MomentsOf(held.begin, held.end)) {
+          own_range |= range.begin < mine.end && mine.begin < range.end;
+        }
+      }
+      if (!own_range) std::memset(to + range.begin, 7, range.end - range.begin);
+    }
+    part.job.executor->EndBorrow();
+    EXPECT_EQ(emulation::Submissions(), before);
+  }
+  for (ShardedRank* rank : {&all, &part}) ExpectPart(rank, wanted);
+}
+
 TEST_F(CudaUpdateTest, MomentsOnTheHostGiveTheSameBits) {
   for (const auto& [name, optimizer] : AllOptimizers()) {
     if (name == "muon") continue;

@@ -100,6 +100,46 @@ TEST(GpuRooflineTest, ALaunchMovesWhatComesFromElsewhere) {
                    3 * (roofline.seconds - roofline.update.seconds) + roofline.update.seconds);
 }
 
+// What two nodes of a launch read is read once: the gradients of a normalisation, whose sums over
+// the rows are written in parts besides.
+TEST(GpuRooflineTest, WhatALaunchReadsTwiceIsReadOnce) {
+  const auto plan = PlanOf(TinyGpt(), "fp32");
+  const Roofline roofline = RooflineOf(*plan, GpuFiguresOf("h200").value());
+  const RooflineRow* const both =
+      RowOf(roofline, "layer_norm_backward_weight + layer_norm_backward_input");
+  ASSERT_NE(both, nullptr);
+  const double rows = 4 * 9, columns = 24, matrix = 4 * rows * columns;
+  // dy, x, a residual, dx; mean and rstd; gamma, dgamma, dbeta.
+  const double least = 4 * matrix + 2 * 4 * rows + 3 * 4 * columns;
+  EXPECT_LE(both->least_bytes, least * both->launches);
+  EXPECT_GE(both->least_bytes, (least - matrix) * both->launches);
+  EXPECT_GT(both->moved_bytes, both->least_bytes);
+}
+
+// Attention without dropout is left to cuDNN, at the speed of products; with dropout our own
+// kernels do it, which need more instructions, the more so in the gradient; in fp32, or for heads
+// that tensor cores do not take, it is those without tensor cores.
+TEST(GpuRooflineTest, AttentionIsCountedAsTheEngineThatDoesIt) {
+  const GpuFigures gpu = {"slow", "sm_0", 4e6, 2e6, 1e6, 1e15};
+  const auto speed = [&](const char* op, int64_t width, double dropout, const char* precision) {
+    TrainSpec spec = TinyGpt();
+    std::get<GptSpec>(spec.model).width = width;
+    std::get<GptSpec>(spec.model).dropout = dropout;
+    const Roofline roofline = RooflineOf(*PlanOf(spec, precision), gpu);
+    const RooflineRow* const row = RowOf(roofline, op);
+    return row == nullptr ? 0 : row->flops / row->seconds / kProductShare;
+  };
+  for (const char* op : {"attention", "attention_backward"}) {
+    EXPECT_NEAR(speed(op, 32, 0, "bf16"), 4e6, 1);
+    EXPECT_NEAR(speed(op, 24, 0.2, "bf16"), 1e6, 1);
+    EXPECT_NEAR(speed(op, 32, 0.2, "tf32"), 1e6, 1);
+    EXPECT_NEAR(speed(op, 32, 0.2, "fp32"), 1e6, 1);
+  }
+  // Heads of 16 columns, padded to 32.
+  EXPECT_NEAR(speed("attention", 32, 0.2, "bf16"), 4e6 * 0.25 / 2, 1);
+  EXPECT_NEAR(speed("attention_backward", 32, 0.2, "bf16"), 4e6 * 0.20 / 2, 1);
+}
+
 // Factors of 10 bits are multiplied in the tensor cores, fp32 is not.
 TEST(GpuRooflineTest, ThePeakIsThatOfTheFactors) {
   const GpuFigures gpu = {"slow", "sm_0", 4e6, 2e6, 1e6, 1e15};

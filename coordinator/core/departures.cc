@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/departures.h"
+
+#include <algorithm>
+
+#include "coordinator/core/command.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// With fewer members everybody holds everything.
+constexpr int kLeastMembers = 3;
+
+bool OnHostOf(const Worker& worker, const Worker& other) {
+  return worker.host == other.host || worker.node_id == other.node_id;
+}
+
+}  // namespace
+
+std::vector<Worker*> HeldBack(const Job& job, const std::vector<Worker*>& staying,
+                              const std::vector<Worker*>& leaving) {
+  const int members = job.generation.message.members_size();
+  if (IsCommand(job) || job.spec().train().zero_stage() == 0 || members < kLeastMembers ||
+      leaving.empty()) {
+    return {};
+  }
+  std::vector<const Worker*> living(leaving.begin(), leaving.end());
+  for (const Worker* worker : staying) {
+    if (IsMember(job, *worker)) living.push_back(worker);
+  }
+  if (static_cast<int>(living.size()) < members) return leaving;
+  const Worker& first = *leaving.front();
+  const bool elsewhere = std::any_of(living.begin(), living.end(), [&](const Worker* worker) {
+    return !OnHostOf(*worker, first);
+  });
+  std::vector<Worker*> held;
+  for (Worker* worker : leaving) {
+    const bool goes = worker == &first ||
+                      (elsewhere && worker->host == first.host && worker->node_id == first.node_id);
+    if (!goes) held.push_back(worker);
+  }
+  return held;
+}
+
+}  // namespace lockstep::coordinator

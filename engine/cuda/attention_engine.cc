@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cuda/attention_engine.h"
+
+#include <vector>
+
+#include "common/check.h"
+#include "engine/cuda/attention_cudnn.h"
+#include "engine/graph/op.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+bool IsBackward(const Node& node) { return node.op == &ops::kAttentionBackward; }
+
+// Of q, k and v.
+Type FactorType(const Graph& graph, const Node& node) {
+  return TypeOf(graph.type(node.inputs[IsBackward(node) ? 3 : 0]).dtype);
+}
+
+}  // namespace
+
+absl::StatusOr<ops::AttentionShape> AttentionShapeOf(const Graph& graph, const Node& node) {
+  std::vector<TensorType> types;
+  for (const Value& input : node.inputs) {
+    types.push_back(graph.type(input));
+    // AttentionShape speaks of shapes alone.
+    if (IsHalf(types.back().dtype)) types.back().dtype = DType::kF32;
+  }
+  return ops::AttentionShape::Of(types, node.attrs, IsBackward(node) ? 3 : 0);
+}
+
+size_t CudnnBackwardBytes(const Graph& graph, const Node& node) {
+  const auto shape = AttentionShapeOf(graph, node);
+  const Type type = FactorType(graph, node);
+  if (!shape.ok() || !SuitsCudnn(*shape, type)) return 0;
+  return AttentionWorkspaceBytes(CudnnShapeOf(*shape, type, true), MostAttentionWorkspace(graph));
+}
+
+AttentionEngine AttentionEngineOf(const Graph& graph, const Node& node) {
+  const auto shape = AttentionShapeOf(graph, node);
+  LS_CHECK(shape.ok()) << shape.status();
+  const Type type = FactorType(graph, node);
+  const bool room = !IsBackward(node) || CudnnBackwardBytes(graph, node) > 0;
+  if (SuitsCudnn(*shape, type) && room) return AttentionEngine::kCudnn;
+  // As FitsTensorCores has it (kernels/attention_matrix.h) of memory that is aligned.
+  const int64_t depth = shape->width / shape->heads;
+  const bool fits =
+      type != Type::kF32 && shape->queries == shape->length && depth % 8 == 0 && depth <= 128;
+  return fits ? AttentionEngine::kTensorCores : AttentionEngine::kFloats;
+}
+
+double InstructionShare(const ops::AttentionShape& shape, bool backward) {
+  // From tools/attention_instructions.py for sm_90, by the depth that a head is padded to.
+  struct Shares {
+    int64_t depth;
+    double forward, forward_drops, backward, backward_drops;
+  };
+  constexpr Shares kShares[] = {
+      {32, 0.43, 0.25, 0.26, 0.20}, {64, 0.63, 0.45, 0.36, 0.34}, {128, 0.63, 0.46, 0.29, 0.29}};
+  const int64_t depth = shape.width / shape.heads;
+  const Shares* found = kShares;
+  while (found->depth < depth) ++found;
+  const bool drops = shape.rate > 0;
+  const double share = backward ? (drops ? found->backward_drops : found->backward)
+                                : (drops ? found->forward_drops : found->forward);
+  return share * static_cast<double>(depth) / static_cast<double>(found->depth);
+}
+
+}  // namespace lockstep::engine::cuda

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which engine does a node of attention, or of its gradient, as far as the graph decides it: cuDNN
+// (where it is there, and not slower), our own kernels on tensor cores, or those in fp32; and what
+// of the tensor cores' peak our own ones can reach. Thread-safety: pure functions.
+#ifndef LOCKSTEP_ENGINE_CUDA_ATTENTION_ENGINE_H_
+#define LOCKSTEP_ENGINE_CUDA_ATTENTION_ENGINE_H_
+
+#include <cstddef>
+
+#include "absl/status/statusor.h"
+#include "engine/graph/graph.h"
+#include "engine/ops/ops.h"
+
+namespace lockstep::engine::cuda {
+
+enum class AttentionEngine { kCudnn, kTensorCores, kFloats };
+
+// REQUIRES, here and below: an `attention` or `attention_backward`.
+// Errors: InvalidArgument that names the shapes.
+absl::StatusOr<ops::AttentionShape> AttentionShapeOf(const Graph& graph, const Node& node);
+
+// Bytes beside the results that cuDNN is given for a gradient; 0 where it may not do it.
+// REQUIRES: an `attention_backward`.
+size_t CudnnBackwardBytes(const Graph& graph, const Node& node);
+
+// As on a GPU with cuDNN.
+AttentionEngine AttentionEngineOf(const Graph& graph, const Node& node);
+
+// Of our own kernels on tensor cores: the node's operations (CostOf) by what the tensor cores do at
+// their peak in the time of the kernels' instructions, none of which waits (docs/gpu.md). In (0,
+// 1].
+double InstructionShare(const ops::AttentionShape& shape, bool backward);
+
+}  // namespace lockstep::engine::cuda
+
+#endif  // LOCKSTEP_ENGINE_CUDA_ATTENTION_ENGINE_H_

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+import unittest
+
+import attention_instructions as counted
+
+
+def code(*lines):
+    """Instructions of "[@P0 ]NAME operands", 16 bytes each."""
+    made = []
+    for number, line in enumerate(lines):
+        guarded = line.startswith("@")
+        name, _, text = (line.split(" ", 1)[1] if guarded else line).partition(" ")
+        made.append(counted.Instruction(16 * number, guarded, name, " " + text))
+    return made
+
+
+class AttentionInstructions(unittest.TestCase):
+    def test_the_shortest_way_with_all_products_is_taken(self):
+        lines = code(
+            "MOV R1, R2",                      # 0x00
+            "HMMA.16816.F32.BF16 R4, R8",      # 0x10: the loop
+            "@P0 BRA 0x60",                    # 0x20
+            "IMAD.WIDE.U32 R2, R3, -0x326172a9, RZ",  # 0x30: a random number
+            "LOP3.LUT R1, R2, R3",             # 0x40
+            "BRA 0x60",                        # 0x50
+            "@!P1 BRA 0x90",                   # 0x60
+            "ISETP.GE.AND P2, R1",             # 0x70: a mask
+            "ISETP.GE.AND P2, R1",             # 0x80
+            "HMMA.16816.F32.BF16 R4, R8",      # 0x90
+            "@P3 BRA 0x10",                    # 0xa0
+            "EXIT ")
+        (products, without), (same, drawn) = counted.count(lines)
+        self.assertEqual((products, same), (2, 2))
+        self.assertEqual(without["issue"], 5)
+        self.assertEqual(drawn["issue"], 8)
+        self.assertEqual(without["integers"], 0)
+        self.assertEqual(drawn["multiplications"], 2)
+        self.assertAlmostEqual(drawn["tensor cores"], 2 * counted.PEAK_PRODUCT / counted.MMA_SHARE)
+
+    def test_a_loop_inside_is_gone_through_twice(self):
+        lines = code(
+            "MOV R1, R2",
+            "LDSM.16.M88.4 R4, [R8]",      # 0x10: the loop
+            "HMMA.16816.F32.BF16 R4, R8",  # 0x20: the one inside
+            "@P0 BRA 0x20",
+            "@P1 BRA 0x10",
+            "EXIT ")
+        products, cycles = counted.count(lines)[0]
+        self.assertEqual(products, 2)
+        self.assertEqual(cycles["issue"], 6)
+        self.assertEqual(cycles["shared memory"], 16)
+
+
+if __name__ == "__main__":
+    unittest.main()
