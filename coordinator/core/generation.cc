@@ -169,21 +169,26 @@ bool MustWait(const Job& job) {
   });
 }
 
-// When only places that were given up hold the state, one of them stays for a newcomer.
+// When only places that were given up hold the state, one of them stays for a newcomer, or for one
+// that waits for a node with room: those who are to leave may be all that there is.
 void KeepAHolder(Job& job) {
   if (IsCommand(job)) return;
   Slot* holder = nullptr;
   Slot* newcomer = nullptr;
+  Slot* unplaced = nullptr;
   for (Slot& slot : job.slots) {
+    if (slot.works() && slot.unplaced()) unplaced = &slot;
     if (slot.vacant() || !Able(job, *slot.worker)) continue;
     const bool holds = IsMember(job, *slot.worker);
     if (slot.works() && holds) return;
     if (!slot.wanted && holds && holder == nullptr) holder = &slot;
     if (slot.works() && !holds) newcomer = &slot;
   }
-  if (holder == nullptr || newcomer == nullptr) return;
+  Slot* const instead = newcomer != nullptr ? newcomer : unplaced;
+  if (holder == nullptr || instead == nullptr) return;
   holder->wanted = true;
-  newcomer->wanted = false;
+  instead->wanted = false;
+  if (instead->unplaced()) instead->worker.reset();
 }
 
 // Why the members of the active generation should leave it together; empty: no reason.

@@ -80,6 +80,8 @@ SimulatedJob QueueUsers::MakeJob(int number, int max_restarts) {
   spec.mutable_resources()->set_nodes(nodes);
   spec.mutable_resources()->set_nproc_per_node(per_node);
   spec.mutable_train()->set_shards(nodes * per_node * 2);
+  if ((options.seed + static_cast<uint64_t>(number)) % 3 == 0)
+    spec.mutable_train()->set_zero_stage(1);
   spec.mutable_checkpoint()->set_dir("saved");
   spec.mutable_checkpoint()->set_resume("auto");
   spec.mutable_failure_detection()->set_seconds(absl::ToInt64Seconds(options.detection));
