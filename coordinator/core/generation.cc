@@ -173,9 +173,7 @@ bool MustWait(const Job& job) {
 // that waits for a node with room: those who are to leave may be all that there is.
 void KeepAHolder(Job& job) {
   if (IsCommand(job)) return;
-  Slot* holder = nullptr;
-  Slot* newcomer = nullptr;
-  Slot* unplaced = nullptr;
+  Slot *holder = nullptr, *newcomer = nullptr, *unplaced = nullptr;
   for (Slot& slot : job.slots) {
     if (slot.works() && slot.unplaced()) unplaced = &slot;
     if (slot.vacant() || !Able(job, *slot.worker)) continue;

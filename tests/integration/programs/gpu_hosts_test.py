@@ -7,12 +7,14 @@ import signal
 import unittest
 
 import harness
-from harness import steps_that_last, wait_until
+from harness import wait_until
 from hosts import HostsTest
 
 GPUS = {"LOCKSTEP_CUDA_MODULE": os.environ.get("LOCKSTEP_EMULATED_MODULE", ""), "LOCKSTEP_GPUS": "GPU-a,GPU-b"}
 NCCL = dict(GPUS, LOCKSTEP_NCCL_LIBRARY=os.environ.get("LOCKSTEP_FAKE_NCCL", ""))
-HEALS = "restart: {max_restarts: 3}\nelastic: {min_workers: 1}\n"
+# An emulated step takes tens of milliseconds of a processor: few, long ones.
+HEALS = "restart: {max_restarts: 3}\nelastic: {min_workers: 1}\nenv: {LOCKSTEP_STEP_TIME: 100ms}\n"
+TRAINS = 15  # steps from which on it is sure that all train
 
 
 class OnGpusOfHosts(HostsTest):
@@ -57,20 +59,25 @@ class GpuHosts(OnGpusOfHosts):
 
     def test_a_rank_that_is_killed_costs_no_step(self):
         self.up(2, 2, env=NCCL)
-        path = self.job_file(steps=steps_that_last(10), extra=HEALS)
+        path = self.job_file(steps=100, extra=HEALS)
         expected = self.alone(path)
         for rank in (0, 3):
-            job = self.submit(path)
-            wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
-            os.kill(int(self.members(job)[rank]["pid"]), signal.SIGKILL)
-            self.no_step_lost(self.assert_good(job, path, expected))
-            self.assertRegex(self.logs_of(job), r"on 3 GPUs \(shrunk communicator")
+            # Where the replacement is ready as soon as the survivors are, nothing has shrunk: again.
+            for _ in range(5):
+                job = self.submit(path)
+                wait_until(lambda: self.step(job) > TRAINS, 60, "both hosts train")
+                os.kill(int(self.members(job)[rank]["pid"]), signal.SIGKILL)
+                self.no_step_lost(self.assert_good(job, path, expected))
+                logs = self.logs_of(job)
+                if "on 3 GPUs" in logs:
+                    break
+            self.assertRegex(logs, r"on 3 GPUs \(shrunk communicator")
 
     def test_a_host_that_loses_its_power_costs_no_step(self):
         hosts = self.up(2, 2, 0, env=NCCL)
-        path = self.job_file(steps=steps_that_last(10), extra=HEALS)
+        path = self.job_file(steps=100, extra=HEALS)
         job = self.submit(path)
-        wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
+        wait_until(lambda: self.step(job) > TRAINS, 60, "both hosts train")
         hosts[1].power_off()
         self.join(hosts[2], 2, env=NCCL)
         self.await_host(job, hosts[2])
@@ -138,11 +145,11 @@ class ZeroOnGpuHosts(OnGpusOfHosts):
 
     def test_deaths_in_every_half_of_a_step_lose_none(self):
         self.up(2, 2, env=NCCL)
-        kills = ("kill rank:1@step:20/begun;kill rank:2@step:45/reduced;kill rank:3@step:70/reduce;"
-                 "kill rank:0@step:95/begun")
+        kills = ("kill rank:1@step:11/begun;kill rank:2@step:25/reduced;kill rank:3@step:38/reduce;"
+                 "kill rank:0@step:52/begun")
         # A step is so long that who replaces a dead worker is there before the next one dies.
-        path = self.job_file(steps=110, extra="restart: {max_restarts: 9}\nelastic: {min_workers: 1}\n"
-                             f'env: {{LOCKSTEP_CHAOS: "{kills}", LOCKSTEP_STEP_TIME: 250ms}}\n')
+        path = self.job_file(steps=60, extra="restart: {max_restarts: 9}\nelastic: {min_workers: 1}\n"
+                             f'env: {{LOCKSTEP_CHAOS: "{kills}", LOCKSTEP_STEP_TIME: 450ms}}\n')
         expected = self.alone(path)
         for use in ("auto", "never"):
             status = self.assert_good(self.submit("--set", f"nccl.use={use}", path), path, expected)
@@ -151,9 +158,9 @@ class ZeroOnGpuHosts(OnGpusOfHosts):
 
     def test_a_host_that_loses_its_power_takes_no_part_with_it(self):
         hosts = self.up(2, 2, 0, env=NCCL)
-        path = self.job_file(steps=steps_that_last(15), extra=HEALS)
+        path = self.job_file(steps=150, extra=HEALS)
         job = self.submit(path)
-        wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
+        wait_until(lambda: self.step(job) > TRAINS, 60, "both hosts train")
         hosts[0].power_off()
         self.join(hosts[2], 2, env=NCCL)
         self.await_host(job, hosts[2])
@@ -162,8 +169,8 @@ class ZeroOnGpuHosts(OnGpusOfHosts):
 
     def test_more_and_fewer_workers(self):
         self.up(2, 2, env=NCCL)
-        path = self.job_file(steps=600, extra="elastic: {min_workers: 1, max_workers: 4}\n"
-                             "env: {LOCKSTEP_STEP_TIME: 200ms}\n")
+        path = self.job_file(steps=300, extra="elastic: {min_workers: 1, max_workers: 4}\n"
+                             "env: {LOCKSTEP_STEP_TIME: 300ms}\n")
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 3, 60, "both hosts train")
         for workers in (3, 4, 2, 1, 4):

@@ -257,7 +257,7 @@ class HostsTest(harness.ProgramTest):
         """The sha256 of the model of the same job, with what `edit` changes, on one host."""
         with open(path, encoding="utf-8") as file:
             text = re.sub(r"resources: .*", "resources: {nproc_per_node: 2, device: cpu}", file.read())
-        text = edit(re.sub(r"(?m)^(elastic|checkpoint|restart): .*\n", "", text))
+        text = edit(re.sub(r"(?m)^(elastic|checkpoint|restart|env): .*\n", "", text))
         own = self.write("alone/job.yaml", text)
         return self.train(own, cwd=os.path.dirname(own), seconds=600)["model"]["sha256"]
 

@@ -12,6 +12,10 @@ from hosts import HostsTest
 
 ADAMW = "  optimizer: {adamw: {lr: 0.002, weight_decay: 0.1}, no_decay: auto}\n"
 SGD = "  optimizer: {sgd: {lr: 0.05, momentum: 0.9}}\n"
+# Steps between hosts take much of a processor: few, long ones.
+PACE = "env: {LOCKSTEP_STEP_TIME: 100ms}\n"
+HEALS = f"restart: {{max_restarts: 3}}\nelastic: {{min_workers: 1}}\n{PACE}"
+TRAINS = 15  # steps from which on it is sure that all train
 
 
 class ZeroHosts(HostsTest):
@@ -48,12 +52,11 @@ class ZeroHosts(HostsTest):
 
     def test_a_rank_that_is_killed_costs_no_step(self):
         self.up(2, 2)
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps_that_last(30),
-                             extra="restart: {max_restarts: 3}\nelastic: {min_workers: 1}\n")
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=300, extra=HEALS)
         expected = self.alone(path)
         for rank in (0, 3):
             job = self.submit(path)
-            wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
+            wait_until(lambda: self.step(job) > TRAINS, 60, "both hosts train")
             self.kill(job, rank)
             status = self.assert_good(job, path, expected)
             self.no_step_lost(status)
@@ -61,10 +64,9 @@ class ZeroHosts(HostsTest):
 
     def lose_a_host(self, lost):
         hosts = self.up(2, 2, 0)
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps_that_last(30),
-                             extra="restart: {max_restarts: 3}\nelastic: {min_workers: 1}\n")
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=300, extra=HEALS)
         job = self.submit(path)
-        wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
+        wait_until(lambda: self.step(job) > TRAINS, 60, "both hosts train")
         hosts[lost].power_off()
         self.join(hosts[2], 2)
         self.await_host(job, hosts[2])
@@ -79,9 +81,10 @@ class ZeroHosts(HostsTest):
 
     def test_three_and_one_when_the_one_goes(self):
         hosts = self.up(3, 1, 0)
-        path = self.job_file("ranks_per_node: [3, 1]", steps=steps_that_last(30), extra="restart: {max_restarts: 3}\n")
+        path = self.job_file("ranks_per_node: [3, 1]", steps=300,
+                             extra=f"restart: {{max_restarts: 3}}\n{PACE}")
         job = self.submit(path)
-        wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
+        wait_until(lambda: self.step(job) > TRAINS, 60, "both hosts train")
         hosts[1].power_off()
         self.join(hosts[2], 1)
         self.no_step_lost(self.assert_good(job, path))
@@ -89,10 +92,10 @@ class ZeroHosts(HostsTest):
 
     def test_more_and_fewer_workers(self):
         self.up(2, 2)
-        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps_that_last(60),
-                             extra="elastic: {min_workers: 1, max_workers: 4}\n")
+        path = self.job_file("nodes: 2, nproc_per_node: 2", steps=600,
+                             extra=f"elastic: {{min_workers: 1, max_workers: 4}}\n{PACE}")
         job = self.submit(path)
-        wait_until(lambda: self.step(job) > 20, 60, "both hosts train")
+        wait_until(lambda: self.step(job) > TRAINS, 60, "both hosts train")
         for workers in (3, 4, 2, 1, 3, 4):
             code, _, err = self.verb("scale", job, str(workers))
             self.assertEqual(code, 0, err)
