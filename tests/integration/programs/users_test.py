@@ -54,7 +54,8 @@ class Users(harness.ProgramTest):
 
         agent = self.start("launcher", "join", f"--coordinator={self.address}", f"--token-file={node}", "--slots=1",
                            f"--state-dir={self.dir}/node")
-        job = self.write("job.yaml", harness.synthetic_job(nproc=1, shards=1, steps=100000)
+        job = self.write("job.yaml", harness.synthetic_job(nproc=1, shards=1, steps=100000000,
+                                                            train_extra="  eval: {every: never}\n")
                          + "secrets: {KEY: the-secret-of-ann}\n")
         self.verb(ann, "submit", "--no-follow", job)
         wait_until(lambda: json.loads(self.verb(ann, "list", "-o", "json"))["jobs"][0]["state"] == "RUNNING", 20,
