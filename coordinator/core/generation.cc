@@ -184,8 +184,9 @@ void KeepAHolder(Job& job) {
   }
   Slot* const instead = newcomer != nullptr ? newcomer : unplaced;
   if (holder == nullptr || instead == nullptr) return;
-  holder->wanted = true;
-  instead->wanted = false;
+  std::swap(holder->wanted, instead->wanted);
+  std::swap(holder->lent, instead->lent);  // what the job is to get back it still is
+  std::swap(holder->returns, instead->returns);
   if (instead->unplaced()) instead->worker.reset();
 }
 

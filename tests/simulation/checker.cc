@@ -71,8 +71,9 @@ void Checker::OnBegin(const CoordinatorProcess& coordinator) {
     const bool is_asked = std::any_of(
         world_->disk.rows.begin(), world_->disk.rows.end(),
         [&](const auto& row) { return absl::EndsWith(row.first, absl::StrCat("/submit/", id)); });
-    if (state.jobs.count(id) == 0 && !is_asked)
+    if (state.jobs.count(id) == 0 && !is_asked) {
       Fail(absl::StrCat("job ", id, " was accepted and is lost"));
+    }
   }
   for (const auto& [id, told] : told_) {
     const auto job = state.jobs.find(id);
