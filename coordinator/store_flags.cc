@@ -2,7 +2,6 @@
 #include "coordinator/store_flags.h"
 
 #include <fstream>
-#include <iterator>
 #include <map>
 
 #include "absl/strings/ascii.h"
@@ -33,7 +32,7 @@ const std::map<std::string, std::string StoreFlags::*, std::less<>>& Texts() {
 absl::Status ReadText(const std::string& flag, const std::string& file, std::string& text) {
   if (file.empty()) return absl::OkStatus();
   std::ifstream in(file, std::ios::binary);
-  text.assign(std::istreambuf_iterator<char>(in), {});
+  std::getline(in, text, '\0');  // whole; a folder is an error of the read
   if (in && !text.empty()) return absl::OkStatus();
   return absl::NotFoundError(
       absl::StrCat("--", flag, ": cannot read '", file, "', or it is empty"));

@@ -38,7 +38,9 @@ GpuUsage UsageOf(const Nvml& nvml, const Nvml::Device& device) {
 ProcessTimes TimesOf(int64_t pid) {
   ProcessTimes times;
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // A process that ends meanwhile is an error of the read, which this turns into a short text.
+  std::string text;
+  std::getline(file, text, '\0');
   // The name, in brackets, may hold anything; after it come the state and numbers (proc(5)).
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return times;
