@@ -169,10 +169,9 @@ void HeadTiles::PackPairsTransposed(const uint16_t* src, float* panels) const {
   const int64_t width = simd_.tile_columns;
   for (int64_t j = 0; j < s_.length; j += width) {
     float* const panel = panels + j * s_.depth_pairs * s_.pair_floats;
-    simd_.pack_transposed(reinterpret_cast<const float*>(src + j * s_.stride), s_.stride / 2,
-                          s_.depth_pairs, std::min(width, s_.length - j),
-                          widened() ? panel + s_.depth_pairs * width : panel);
-    if (widened()) simd_.split_pairs(s_.depth_pairs, width, panel);
+    (widened() ? simd_.pack_split_transposed : simd_.pack_transposed)(
+        reinterpret_cast<const float*>(src + j * s_.stride), s_.stride / 2, s_.depth_pairs,
+        std::min(width, s_.length - j), panel);
   }
 }
 

@@ -16,6 +16,8 @@ constexpr int64_t kPackColumns = 128;
 // little more than 256 rows of the longest k blocks: a product of 256 rows has no second block of
 // four.
 constexpr int64_t kRowFloats = 66 * 1024;
+// Where few panels pass by it, what packing writes is better read again at once.
+constexpr int64_t kRowFloatsOfFew = 12 * 1024;
 // A packed block of B, from which the panels come, stays in the last cache.
 constexpr int64_t kBlockFloats = 512 * 1024;
 // A panel that passes by more tiles of rows than these is asked for early enough by the first ones.
@@ -60,8 +62,9 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
   block_panels_ = std::clamp<int64_t>(kBlockFloats / (k_block_ * width), 1, panels);
   panel_floats_ =
       static_cast<size_t>(DivideUp(k_block_ * (pack_ ? block_panels_ : 1) * width, 16) * 16);
+  const int64_t row_floats = n_ < kPackColumns ? kRowFloatsOfFew : kRowFloats;
   row_block_ =
-      std::clamp(kRowFloats / (k_block_ * height), int64_t{1}, DivideUp(m_, height)) * height;
+      std::clamp(row_floats / (k_block_ * height), int64_t{1}, DivideUp(m_, height)) * height;
   if (pack_a_) {
     a_pack_offset_ = panel_floats_;
     // The last strip's stores are as wide as a vector.
@@ -77,9 +80,7 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
 void Gemm::PackB(const float* b, int64_t p, int64_t k, int64_t column, float* panel) const {
   const int64_t width = simd_.tile_columns, columns = std::min(width, n_ - column);
   if (wide_) {
-    simd_.pack_transposed(b + column * b_stride_ + p / 2, b_stride_, k / 2, columns,
-                          panel + k / 2 * width);
-    simd_.split_pairs(k / 2, width, panel);
+    simd_.pack_split_transposed(b + column * b_stride_ + p / 2, b_stride_, k / 2, columns, panel);
   } else if (b_columns_) {
     simd_.pack_transposed(b + column * b_stride_ + p, b_stride_, k, columns, panel);
   } else {
@@ -119,6 +120,10 @@ void Gemm::PackPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64
 void Gemm::PackA(const float* a, int64_t p, int64_t k, int64_t begin, int64_t end,
                  float* packed) const {
   const int64_t height = simd_.tile_rows, stored = k / each_;
+  if (wide_ && !shape_.a_transposed) {
+    simd_.pack_split_rows(a + begin * a_row_ + p / each_, a_row_, end - begin, stored, packed);
+    return;
+  }
   const int64_t lines = DivideUp(end - begin, height) * stored;
   float* const to = wide_ ? packed + lines * height : packed;
   if (shape_.bf16 && shape_.a_transposed) {

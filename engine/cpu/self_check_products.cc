@@ -300,6 +300,41 @@ void CheckPairPacking(KernelComparison* compare) {
   }
 }
 
+// Pairs along the rows of their operand, which become numbers on the way.
+void CheckSplitPacking(KernelComparison* compare) {
+  const SimdKernels& simd = *compare->tables().simd;
+  const int64_t width = simd.tile_columns, height = simd.tile_rows, k = 19, stride = k + 2;
+  const int64_t rows = 2 * std::max(width, height) + 1;
+  const std::vector<float> source = MadePairs(16, static_cast<size_t>(rows * stride));
+  std::vector<float> packed(static_cast<size_t>(2 * (rows + height) * k + 16));
+  // The numbers of row i of the source, which is `at` of a line of so many places.
+  const auto is = [&](int64_t i, const float* lines, int64_t places, int64_t at) {
+    for (int64_t p = 0; p < k; ++p) {
+      const auto pair = std::bit_cast<uint32_t>(source[static_cast<size_t>(i * stride + p)]);
+      if (std::bit_cast<uint32_t>(lines[2 * p * places + at]) != (pair & 0xffff0000) ||
+          std::bit_cast<uint32_t>(lines[(2 * p + 1) * places + at]) != pair << 16) {
+        return false;
+      }
+    }
+    return true;
+  };
+  for (const int64_t valid : {width, width - 3}) {
+    simd.pack_split_transposed(source.data(), stride, k, valid, packed.data());
+    for (int64_t j = 0; j < width; ++j) {
+      bool right = j >= valid || is(j, packed.data(), width, j);
+      for (int64_t p = 0; j >= valid && p < 2 * k; ++p) {
+        right = right && SameBits(packed[static_cast<size_t>(p * width + j)], 0);
+      }
+      if (!right) return compare->Fail("pack_split_transposed");
+    }
+  }
+  simd.pack_split_rows(source.data(), stride, rows, k, packed.data());
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* const strip = packed.data() + i / height * height * 2 * k;
+    if (!is(i, strip, height, i % height)) return compare->Fail("pack_split_rows");
+  }
+}
+
 // As simd.h says, of the widths of panels, strips and others.
 void CheckWidening(KernelComparison* compare) {
   const SimdKernels& simd = *compare->tables().simd;
@@ -388,6 +423,7 @@ void CheckProducts(KernelComparison* compare) {
   CheckFewRows(compare);
   CheckPacking(compare);
   CheckPairPacking(compare);
+  CheckSplitPacking(compare);
   CheckWidening(compare);
   CheckOthers(compare);
 }

@@ -134,10 +134,11 @@ class PrecisionPass {
     }
   }
 
-  // A leaf is rounded again for each reader: it stays where it is, so that costs time alone, and
-  // keeping the copy from the forward to the backward pass would cost memory.
+  // A parameter is rounded again for each reader: it stays where it is, so that costs time alone,
+  // and keeping the copy from the forward to the backward pass would cost memory. A batch is small
+  // beside what is kept of it.
   Value RoundedValue(Value value) {
-    if (graph_.node(value.node).op->leaf) return Cast(value, precision_.type);
+    if (graph_.node(value.node).op == &ops::kParameter) return Cast(value, precision_.type);
     const auto it = casts_.find(value);
     if (it != casts_.end()) return it->second;
     return casts_[value] = Cast(value, precision_.type);

@@ -109,6 +109,11 @@ struct SimdKernels {
   // a_row or a_k is 1.
   void (*pack_rows)(const float* a, int64_t a_row, int64_t a_k, int64_t rows, int64_t k,
                     float* packed);
+  // pack_transposed, and pack_rows of a_k = 1, of pairs of bf16, each of which becomes two counts,
+  // as split_pairs makes them; k counts pairs.
+  void (*pack_split_transposed)(const float* src, int64_t stride, int64_t k, int64_t columns,
+                                float* panel);
+  void (*pack_split_rows)(const float* a, int64_t a_row, int64_t rows, int64_t k, float* packed);
   // pack_panels and pack_rows for bf16 operands whose k is not their last dimension: each element
   // is made of two rows of src, 2p and 2p + 1; k counts pairs; a_row is 1.
   void (*pack_pair_panels)(const uint16_t* src, int64_t stride, int64_t k, int64_t columns,

@@ -71,6 +71,28 @@ TEST(Bf16ArithmeticTest, IsThatOfFp32RoundedOnce) {
   }
 }
 
+// Wherever it lies in a block of vectors, and beside it the numbers as without it.
+TEST_P(HalfKernelsTest, NarrowsNanAndItsNeighbours) {
+  constexpr size_t kCount = 67;
+  std::vector<float> values(kCount);
+  for (size_t i = 0; i < kCount; ++i) values[i] = 1.0f + static_cast<float>(i) * 0.01171875f;
+  for (const Isa isa : UsableIsas()) {
+    for (size_t at = 0; at < kCount; ++at) {
+      std::vector<float> some = values;
+      some[at] = std::bit_cast<float>(at % 2 == 0 ? 0x7f800001u : 0xffffffffu);
+      std::vector<uint16_t> narrow(kCount);
+      HalfKernelsFor(isa).Narrow(GetParam(), some.data(), kCount, narrow.data());
+      for (size_t i = 0; i < kCount; ++i) {
+        if (i == at) {
+          ASSERT_TRUE(std::isnan(ToFloat(GetParam(), narrow[i]))) << Name(isa) << " " << at;
+        } else {
+          ASSERT_EQ(narrow[i], FromFloat(GetParam(), values[i])) << Name(isa) << " " << at;
+        }
+      }
+    }
+  }
+}
+
 // Every value of the format, what lies halfway to the next one, and the floats beside those.
 TEST_P(HalfKernelsTest, NarrowsToNearestEven) {
   std::vector<float> values = {std::numeric_limits<float>::max(), 1e-45f, 65519.996f, 65520.0f};
