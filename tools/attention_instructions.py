@@ -24,12 +24,17 @@ import kernel_registers
 # Cycles for which an instruction of a warp keeps its unit of a quarter busy: 32 lanes by the results per cycle and
 # multiprocessor that the CUDA C++ Programming Guide has for compute capability 9.0 (128 for fp32, 64 for integers, 16 for
 # exp2), the 128 bytes per cycle of shared memory, and for products by mma.sync 63 % of the peak of 4096 operations per cycle,
-# which is what it reaches on this architecture (W. Luo et al., "Benchmarking and dissecting the NVIDIA Hopper GPU
-# architecture via microbenchmarking", 2024).
+# which is what it reaches on this architecture, and 95 % by wgmma of 64 x 64 x 16 with the left factor in registers (W. Luo
+# et al., "Benchmarking and dissecting the NVIDIA Hopper GPU architecture via microbenchmarking", 2024). Of such a product a
+# warp makes 16 rows, and the right factor's 2 KiB come from shared memory once for four warps.
 PEAK_PRODUCT = 4.0  # of a product of 16 x 8 x 16 at the peak
 MMA_SHARE = 0.63
+WGMMA_SHARE = 0.95
+WGMMA_PRODUCTS = 8
 CYCLES = (
     ("tensor cores", r"HMMA", PEAK_PRODUCT / MMA_SHARE),
+    ("tensor cores", r"HGMMA", WGMMA_PRODUCTS * PEAK_PRODUCT / WGMMA_SHARE),
+    ("shared memory", r"HGMMA", 16),
     ("exp2", r"MUFU", 8),
     ("shared memory", r"LDSM\.16\.MT?88\.4|LDSM\.16\.M88\.4", 16),
     ("shared memory", r"LDSM|LDS|STS|LDGSTS", 4),
@@ -37,8 +42,11 @@ CYCLES = (
     ("multiplications", r"IMAD", 2),
 )
 PHILOX = re.compile(r"0x(d2511f53|cd9e8d57)|-0x(2daee0ad|326172a9)")
-KERNELS = {"attention_matrix": ("MatrixKernel",), "attention_matrix_backward": ("MatrixKeysKernel", "MatrixQueriesKernel")}
-PRODUCTS = {"MatrixKernel": 2, "MatrixKeysKernel": 4, "MatrixQueriesKernel": 3}  # of the two products of scores and values
+KERNELS = {"attention_matrix": ("MatrixKernel",), "attention_matrix_backward": ("MatrixKeysKernel", "MatrixQueriesKernel"),
+           "attention_warpgroup": ("GroupKernel",),
+           "attention_warpgroup_backward": ("GroupKeysKernel", "GroupQueriesKernel")}
+PRODUCTS = {"MatrixKernel": 2, "MatrixKeysKernel": 4, "MatrixQueriesKernel": 3,  # of the two products of scores and values
+            "GroupKernel": 2, "GroupKeysKernel": 4, "GroupQueriesKernel": 3}
 Instruction = collections.namedtuple("Instruction", "address guarded name text")
 Path = collections.namedtuple("Path", "count instructions")
 
@@ -106,7 +114,15 @@ def loops(blocks, follow):
 
 
 def products_in(block):
-    return sum(one.name.startswith("HMMA") for one in block)
+    return sum({"HMMA": 1, "HGMMA": WGMMA_PRODUCTS}.get(one.name.split(".")[0], 0) for one in block)
+
+
+def copies_in(block):
+    return sum(one.name.startswith("LDGSTS") for one in block)
+
+
+def exponents_in(block):
+    return sum(one.name.startswith("MUFU.EX2") for one in block)
 
 
 def draws_in(block):
@@ -114,7 +130,7 @@ def draws_in(block):
 
 
 def paths(blocks, follow, head, tail, inside, inner):
-    """(products, draws) -> the Path through a loop with the fewest instructions. Inner loops are gone through `inner` times
+    """(products, copies, exponents, draws) -> the Path through a loop with the fewest instructions. Inner loops are gone through `inner` times
     where they have products, once else."""
     sys.setrecursionlimit(10000)
 
@@ -124,7 +140,7 @@ def paths(blocks, follow, head, tail, inside, inner):
     @functools.lru_cache(maxsize=None)
     def rest(at):
         own = blocks[at] * weight(at)
-        here = (products_in(own), draws_in(own))
+        here = (products_in(own), copies_in(own), exponents_in(own), draws_in(own))
         found = {}
         if at == tail:
             found[here] = own
@@ -132,8 +148,8 @@ def paths(blocks, follow, head, tail, inside, inner):
             back = any(other == first and at in loop for first, _, loop in inner)
             if other not in inside or other == head or back:
                 continue
-            for (products, draws), code in rest(other).items():
-                key = (products + here[0], draws + here[1])
+            for counts, code in rest(other).items():
+                key = tuple(a + b for a, b in zip(counts, here))
                 if key not in found or len(found[key]) > len(code) + len(own):
                     found[key] = own + code
         return found
@@ -144,10 +160,13 @@ def busy(code):
     """Unit -> cycles of a path's instructions."""
     cycles = collections.Counter({"issue": len(code)})
     for one in code:
+        taken = set()
         for unit, pattern, each in CYCLES:
-            if re.match(pattern, one.name):
+            if unit not in taken and re.match(pattern, one.name):
                 cycles[unit] += each
-                break
+                taken.add(unit)
+        if one.name.startswith("HGMMA") and re.match(r"\S+ R\d+, gdesc", one.text.strip()):
+            cycles["shared memory"] += 16  # the left factor too
     return cycles
 
 
@@ -158,9 +177,10 @@ def count(code):
     best = max(found, key=lambda loop: (sum(products_in(blocks[b]) for b in loop[2]), len(loop[2])))
     inner = [loop for loop in found if loop[2] < best[2]]
     ways = paths(blocks, follow, *best, inner)
-    most = max(products for products, _ in ways)
-    draws = sorted(d for products, d in ways if products == most)
-    return [(most, busy(ways[most, d])) for d in (draws[0], draws[-1])]
+    # All that there is to do: a way may leave out the next tile's copies, or a tile that nobody sees.
+    most = max(key[:3] for key in ways)
+    draws = sorted(key[3] for key in ways if key[:3] == most)
+    return [(most[0], busy(ways[(*most, d)])) for d in (draws[0], draws[-1])]
 
 
 def main():
@@ -179,20 +199,28 @@ def main():
             return 1
         code = functions(os.path.join(keep, f"{file}.{args.architecture}.cubin"))
         for mangled, short in zip(code, kernel_registers.demangle(list(code))):
-            kernel = re.fullmatch(r"(\w+)<1, (\d+).*>", short)  # bf16
+            kernel = re.fullmatch(r"(\w+)<1, (\d+|true|false)(?:, .*)?>", short)  # bf16
             if kernel is None or kernel.group(1) not in kernels:
                 continue
-            for drops, (products, cycles) in enumerate(count(code[mangled])):
+            if kernel.group(2).isdigit():
+                depth, counts = int(kernel.group(2)), list(enumerate(count(code[mangled])))
+            else:  # by warpgroups, a kernel for each
+                drops = int(kernel.group(2) == "true")
+                depth, counts = 64, [(drops, count(code[mangled])[drops])]
+            for drops, (products, cycles) in counts:
                 share = products * PEAK_PRODUCT / max(cycles.values())
-                shares[kernel.group(1), int(kernel.group(2)), drops] = share
+                shares[kernel.group(1), depth, drops] = share
                 print(f"| `{short}` | {'yes' if drops else 'no'} | {products} | " +
                       " | ".join(f"{cycles[unit]:.0f}" for unit in units) + f" | {100 * share:.0f} % |")
-    for depth in sorted({depth for _, depth, _ in shares}):
-        row = [shares["MatrixKernel", depth, drops] for drops in (0, 1)]
-        # Seven products are made, of which the gradient is said to have five.
-        row += [5 / sum(PRODUCTS[kernel] / shares[kernel, depth, drops] for kernel in KERNELS["attention_matrix_backward"])
-                for drops in (0, 1)]
-        print(f"{{{depth}, " + ", ".join(f"{share:.2f}" for share in row) + "},")
+    for forward, backward in (("attention_matrix", "attention_matrix_backward"),
+                              ("attention_warpgroup", "attention_warpgroup_backward")):
+        print(forward)
+        for depth in sorted({depth for kernel, depth, _ in shares if kernel in KERNELS[forward]}):
+            row = [shares[KERNELS[forward][0], depth, drops] for drops in (0, 1)]
+            # Seven products are made, of which the gradient is said to have five.
+            row += [5 / sum(PRODUCTS[kernel] / shares[kernel, depth, drops] for kernel in KERNELS[backward])
+                    for drops in (0, 1)]
+            print(f"{{{depth}, " + ", ".join(f"{share:.2f}" for share in row) + "},")
     return 0
 
 

@@ -213,10 +213,12 @@ def all_checks(out, env, phases):
     checks += [Check("A", name, [*own, name, out], limit)
                for name, limit in (("same-bits", 120), ("moments-elsewhere", 120), ("recordings", 120), ("soak", 300))]
     checks.append(speed("B", "speed: ours", out, "--ours-only"))
-    for model, batch in (("gpt2", 64), ("resnet50", 256)):
-        tuning = os.path.join(out, "gpu-bench.jsonl.algorithms")
-        checks.append(Check("B", f"profile: {model}", [BENCH, model, "--batch", str(batch), "--steps", "3", "--tuning",
-                                                       tuning, "--profile"]))
+    tuning = os.path.join(out, "gpu-bench.jsonl.algorithms")
+    for model, batch in (("gpt2", 64), ("resnet50", 256), ("bert-large-512", 64)):
+        command = [BENCH, model, "--batch", str(batch), "--steps", "3", "--tuning", tuning, "--profile"]
+        checks.append(Check("B", f"profile: {model}", command))
+    # The last one's attention, with dropout, is our own kernels'.
+    checks.append(Check("B", f"profile: {model} without wgmma", ["env", "LOCKSTEP_WARPGROUPS=0", *command]))
     small = [case.name for case in gpu.CASES if case.name != "gpt2-xl"]
     torch = bool({"C", "D"} & set(phases)) and subprocess.run(
         [gpu.peer_python(), "-c", "import torch"], env=gpu.peer_environment(), check=False,

@@ -36,6 +36,14 @@ size_t CudnnBackwardBytes(const Graph& graph, const Node& node) {
   return AttentionWorkspaceBytes(CudnnShapeOf(*shape, type, true), MostAttentionWorkspace(graph));
 }
 
+bool SuitsWarpgroups(const ops::AttentionShape& shape, Type type) {
+  const int64_t depth = shape.width / shape.heads;
+  return type != Type::kF32 && shape.queries == shape.length && depth % 8 == 0 && depth > 32 &&
+         depth <= 64;
+}
+
+int64_t PaddedAttentionLength(int64_t length) { return (length + 63) / 64 * 64; }
+
 AttentionEngine AttentionEngineOf(const Graph& graph, const Node& node) {
   const auto shape = AttentionShapeOf(graph, node);
   LS_CHECK(shape.ok()) << shape.status();
@@ -49,17 +57,19 @@ AttentionEngine AttentionEngineOf(const Graph& graph, const Node& node) {
   return fits ? AttentionEngine::kTensorCores : AttentionEngine::kFloats;
 }
 
-double InstructionShare(const ops::AttentionShape& shape, bool backward) {
+double InstructionShare(const ops::AttentionShape& shape, bool backward, bool warpgroups) {
   // From tools/attention_instructions.py for sm_90, by the depth that a head is padded to.
   struct Shares {
     int64_t depth;
     double forward, forward_drops, backward, backward_drops;
   };
   constexpr Shares kShares[] = {
-      {32, 0.43, 0.25, 0.26, 0.20}, {64, 0.63, 0.45, 0.36, 0.34}, {128, 0.63, 0.46, 0.29, 0.29}};
+      {32, 0.44, 0.26, 0.25, 0.20}, {64, 0.63, 0.47, 0.34, 0.33}, {128, 0.62, 0.52, 0.28, 0.28}};
+  constexpr Shares kGroupShares = {64, 0.93, 0.54, 0.68, 0.60};
   const int64_t depth = shape.width / shape.heads;
   const Shares* found = kShares;
   while (found->depth < depth) ++found;
+  if (warpgroups && SuitsWarpgroups(shape, Type::kBF16)) found = &kGroupShares;
   const bool drops = shape.rate > 0;
   const double share = backward ? (drops ? found->backward_drops : found->backward)
                                 : (drops ? found->forward_drops : found->forward);

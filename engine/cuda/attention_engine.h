@@ -6,8 +6,10 @@
 #define LOCKSTEP_ENGINE_CUDA_ATTENTION_ENGINE_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "engine/cuda/kernels.h"
 #include "engine/graph/graph.h"
 #include "engine/ops/ops.h"
 
@@ -23,13 +25,19 @@ absl::StatusOr<ops::AttentionShape> AttentionShapeOf(const Graph& graph, const N
 // REQUIRES: an `attention_backward`.
 size_t CudnnBackwardBytes(const Graph& graph, const Node& node);
 
+// Returns whether our own kernels of sm_90a take such a shape with factors of that type, as
+// FitsWarpgroups has it (kernels/attention_warpgroup.h) of memory that is aligned.
+bool SuitsWarpgroups(const ops::AttentionShape& shape, Type type);
+// Returns the length up to whole tiles of theirs.
+int64_t PaddedAttentionLength(int64_t length);
+
 // As on a GPU with cuDNN.
 AttentionEngine AttentionEngineOf(const Graph& graph, const Node& node);
 
-// Of our own kernels on tensor cores: the node's operations (CostOf) by what the tensor cores do at
-// their peak in the time of the kernels' instructions, none of which waits (docs/gpu.md). In (0,
-// 1].
-double InstructionShare(const ops::AttentionShape& shape, bool backward);
+// Of our own kernels on tensor cores, those of sm_90a where `warpgroups` and they suit: the node's
+// operations (CostOf) by what the tensor cores do at their peak in the time of the kernels'
+// instructions, none of which waits (docs/gpu.md). In (0, 1].
+double InstructionShare(const ops::AttentionShape& shape, bool backward, bool warpgroups);
 
 }  // namespace lockstep::engine::cuda
 

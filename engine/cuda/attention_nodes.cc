@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention, forward, backward and for one new position.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -13,8 +14,10 @@
 namespace lockstep::engine::cuda {
 namespace {
 
-absl::StatusOr<AttentionArgs> ArgsOf(const ops::AttentionShape& shape, const Attrs& attrs) {
+absl::StatusOr<AttentionArgs> ArgsOf(const ops::AttentionShape& shape, const Attrs& attrs,
+                                     const CudaTarget& target) {
   AttentionArgs args;
+  args.warpgroups = target.warpgroups;
   args.batch = shape.batch;
   args.heads = shape.heads;
   args.length = shape.length;
@@ -71,7 +74,7 @@ absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
                                           const CudaTarget& target) {
   const Operands o(graph, node, operands, target);
   LS_ASSIGN_OR_RETURN(const ops::AttentionShape shape, AttentionShapeOf(graph, node));
-  LS_ASSIGN_OR_RETURN(const AttentionArgs args, ArgsOf(shape, node.attrs));
+  LS_ASSIGN_OR_RETURN(const AttentionArgs args, ArgsOf(shape, node.attrs, target));
   const CudaKernel own = [o, shape, args](const CudaContext& context) {
     AttentionArgs own = args;
     Bind(o, shape, 0, context, &own);
@@ -92,9 +95,12 @@ absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
   return ChooseAttention(target.cudnn, o, attention, own);
 }
 
-// Of the backward pass: a float for each query and head, then cuDNN's workspace.
+// Of the backward pass: a float for each query and head; then what one kernel of warpgroups leaves
+// for the next, or cuDNN's workspace.
 struct BackwardPlan {
   size_t delta_bytes = 0;
+  size_t rows_bytes = 0;
+  size_t kept_bytes = 0;
   size_t workspace_bytes = 0;
 };
 
@@ -103,12 +109,20 @@ BackwardPlan PlanBackward(const Graph& graph, const Node& node) {
   plan.delta_bytes =
       RoundUp(static_cast<size_t>(graph.type(node.inputs[2]).elements()) * sizeof(float));
   plan.workspace_bytes = RoundUp(CudnnBackwardBytes(graph, node));
+  const auto shape = AttentionShapeOf(graph, node);
+  if (shape.ok() && SuitsWarpgroups(*shape, TypeOf(graph.type(node.inputs[3]).dtype))) {
+    const int64_t padded = PaddedAttentionLength(shape->length);
+    const auto rows = static_cast<size_t>(shape->batch * shape->heads * padded);
+    plan.rows_bytes = RoundUp(rows * 2 * sizeof(float));
+    if (shape->rate > 0) plan.kept_bytes = RoundUp(rows * static_cast<size_t>(padded) / 8);
+  }
   return plan;
 }
 
 size_t BackwardScratch(const Graph& graph, const Node& node) {
   const BackwardPlan plan = PlanBackward(graph, node);
-  return plan.delta_bytes + (plan.workspace_bytes > kCudaWorkspaceBytes ? plan.workspace_bytes : 0);
+  const size_t workspace = plan.workspace_bytes > kCudaWorkspaceBytes ? plan.workspace_bytes : 0;
+  return plan.delta_bytes + std::max(plan.rows_bytes + plan.kept_bytes, workspace);
 }
 
 absl::StatusOr<CudaKernel> PrepareBackward(const Graph& graph, const Node& node,
@@ -116,8 +130,9 @@ absl::StatusOr<CudaKernel> PrepareBackward(const Graph& graph, const Node& node,
                                            const CudaTarget& target) {
   const Operands o(graph, node, operands, target);
   LS_ASSIGN_OR_RETURN(const ops::AttentionShape shape, AttentionShapeOf(graph, node));
-  LS_ASSIGN_OR_RETURN(const AttentionArgs args, ArgsOf(shape, node.attrs));
-  const CudaKernel own = [o, shape, args](const CudaContext& context) {
+  LS_ASSIGN_OR_RETURN(const AttentionArgs args, ArgsOf(shape, node.attrs, target));
+  const BackwardPlan plan = PlanBackward(graph, node);
+  const CudaKernel own = [o, shape, args, plan](const CudaContext& context) {
     AttentionBackwardArgs own;
     own.forward = args;
     Bind(o, shape, 3, context, &own.forward);
@@ -128,11 +143,14 @@ absl::StatusOr<CudaKernel> PrepareBackward(const Graph& graph, const Node& node,
     own.dk = shape.packed ? Shifted(own.dq, shape.width) : o.Out(context, 1);
     own.dv = shape.packed ? Shifted(own.dq, 2 * shape.width) : o.Out(context, 2);
     own.delta = o.Scratch<float>(context);
+    if (plan.rows_bytes > 0) own.rows = o.Scratch<float>(context, plan.delta_bytes);
+    if (plan.kept_bytes > 0) {
+      own.kept = o.Scratch<uint16_t>(context, plan.delta_bytes + plan.rows_bytes);
+    }
     return o.kernels().attention_backward(own, context.stream);
   };
   const Type type = TypeOf(o.input(3).dtype);
   if (target.cudnn == nullptr || !SuitsCudnn(shape, type)) return own;
-  const BackwardPlan plan = PlanBackward(graph, node);
   AttentionNode attention{CudnnShapeOf(shape, type, true), shape.packed ? size_t{1} : size_t{3}};
   attention.workspace_at = plan.delta_bytes;
   attention.workspace_bytes = plan.workspace_bytes;

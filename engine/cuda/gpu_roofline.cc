@@ -103,13 +103,15 @@ double PeakOf(const Graph& graph, const Node& node, const GpuFigures& gpu, bool 
 }
 
 // What of the peak is expected of a node's arithmetic.
-double ShareOf(const Graph& graph, const Node& node) {
+double ShareOf(const Graph& graph, const Node& node, const GpuFigures& gpu) {
   if (!IsAttention(node) ||
       cuda::AttentionEngineOf(graph, node) != cuda::AttentionEngine::kTensorCores) {
     return kProductShare;
   }
   const auto shape = cuda::AttentionShapeOf(graph, node);
-  return kProductShare * cuda::InstructionShare(*shape, node.op == &ops::kAttentionBackward);
+  const bool warpgroups = std::string_view(gpu.architecture) == "sm_90";
+  return kProductShare *
+         cuda::InstructionShare(*shape, node.op == &ops::kAttentionBackward, warpgroups);
 }
 
 // Bytes of inputs that are never read: rows of a table that no token names.
@@ -161,7 +163,7 @@ class LaunchCost {
       bytes += cost.bytes - NeverRead(graph_, node);
       besides += MovedBesides(graph_, node);
       peak = std::max(peak, PeakOf(graph_, node, gpu, tf32));
-      share = std::min(share, ShareOf(graph_, node));
+      share = std::min(share, ShareOf(graph_, node, gpu));
     }
     if (!row.op.empty()) Count(flops, peak, share, bytes, bytes + besides, gpu, &row);
     return row;

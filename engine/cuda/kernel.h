@@ -30,6 +30,7 @@ struct CudaTarget {
   cuda::ProductTuning* tuning = nullptr;  // null: products take the library's own choice
   bool fp8 = false;                       // there are products of factors in FP8
   cuda::CudnnTuning* cudnn = nullptr;     // null: all is done by our own kernels
+  bool warpgroups = false;                // the GPU has the instructions of sm_90a
 };
 // Memory that matrix products may use while they run.
 inline constexpr size_t kCudaWorkspaceBytes = size_t{32} << 20;

@@ -123,6 +123,12 @@ absl::StatusOr<std::vector<DeviceProperties>> ListDevices() {
   return devices;
 }
 
+bool HasWarpgroups(const DeviceProperties& properties) {
+  const char* const said = std::getenv("LOCKSTEP_WARPGROUPS");
+  if (said != nullptr && absl::string_view(said) == "0") return false;
+  return properties.compute_major == 9 && properties.compute_minor == 0;
+}
+
 std::string DescribeProperties(const Tables& tables, const DeviceProperties& properties) {
   return absl::StrFormat(
       "%s (sm_%d%d, %d multiprocessors, %.1f GiB), CUDA %d.%d, %s", properties.name,

@@ -71,11 +71,14 @@ struct Thread {
   int64_t waits_for = 0;
   // By group; the last one is not committed yet.
   std::vector<std::vector<PendingCopy>> copies;
+  bool published = true;  // nothing was copied since
+  bool begins_products = false;
+  std::vector<std::vector<std::function<void()>>> products;  // by group, as copies
 };
 
 struct Machine {
   char* stacks = nullptr;
-  alignas(128) char shared[kDynamicBytes];
+  alignas(1024) char shared[kDynamicBytes];
   std::vector<Thread> threads;
   std::vector<Warp> warps;
   int count = 0;
@@ -87,6 +90,7 @@ struct Machine {
   const std::function<void()>* body = nullptr;
   Order order = Order::kForward;
   int64_t launches = 0;
+  int64_t group_products = 0;
   std::map<void*, size_t> allocations;
   size_t allocated = 0;
   int64_t allocation_calls = 0;
@@ -132,6 +136,7 @@ void WaitFor(const int64_t* counter) {
 void RunThread() {
   (*machine.body)();
   LS_CHECK(machine.current->copies.empty()) << "a thread ends before its copies";
+  LS_CHECK(machine.current->products.empty()) << "a thread ends before its products";
   machine.current->done = true;
   ++machine.done;
 }
@@ -189,6 +194,7 @@ void SetTotalBytes(size_t bytes) { machine.total = bytes; }
 void SetDeviceName(const char* name) { machine.name = name; }
 bool DeviceIsChosen() { return machine.chosen; }
 int64_t Launches() { return machine.launches; }
+int64_t GroupProducts() { return machine.group_products; }
 
 size_t RegisteredBytes() {
   const std::lock_guard lock(locked().mutex);
@@ -255,7 +261,42 @@ void WaitForCopies(int pending) {
     if (machine.order == Order::kForward) {
       for (const PendingCopy& copy : groups.front()) Make(copy);
     }
+    if (!groups.front().empty()) machine.current->published = false;
     groups.erase(groups.begin());
+  }
+  if (groups.size() == 1 && groups.front().empty()) groups.clear();
+}
+
+void PublishShared() { machine.current->published = true; }
+void BeginProducts() { machine.current->begins_products = true; }
+// Late where copies are early, so that what is copied too soon over a factor shows, and at once
+// where they are late, so that a factor that is not waited for does.
+void ProductLater(std::function<void()> product) {
+  LS_CHECK(machine.current->begins_products) << "products without BeginProducts";
+  for (int t = 0; t < machine.count; ++t) {
+    LS_CHECK(machine.threads[static_cast<size_t>(t)].published)
+        << "a thread has not published what it copied before a product reads it";
+  }
+  ++machine.group_products;
+  if (machine.order == Order::kForward) return product();
+  auto& groups = machine.current->products;
+  if (groups.empty()) groups.emplace_back();
+  groups.back().push_back(std::move(product));
+}
+void CommitProducts() {
+  machine.current->begins_products = false;
+  if (machine.order == Order::kForward) return;
+  auto& groups = machine.current->products;
+  if (groups.empty()) groups.emplace_back();
+  groups.emplace_back();
+}
+void WaitForProducts(int pending) {
+  auto& groups = machine.current->products;
+  while (static_cast<int>(groups.size()) > pending + 1) {
+    // A product waits for the warp's other lanes, and this thread may not lose its place meanwhile.
+    const auto made = std::move(groups.front());
+    groups.erase(groups.begin());
+    for (const auto& product : made) product();
   }
   if (groups.size() == 1 && groups.front().empty()) groups.clear();
 }

@@ -35,6 +35,8 @@ void SetDeviceName(const char* name);
 bool DeviceIsChosen();
 // Kernels launched since the program began.
 int64_t Launches();
+// Products of sm_90a that threads began.
+int64_t GroupProducts();
 
 // Captures that were ended, and calls that waited for work of the device that was not done (a
 // stream, an event; lazy streams alone have such work).

@@ -26,6 +26,12 @@ bool AttentionBackwardFitsTensorCores(const AttentionBackwardArgs& args);
 Launcher<AttentionArgs> LaunchMatrixAttention;
 // REQUIRES: args.delta is made.
 Launcher<AttentionBackwardArgs> LaunchMatrixAttentionBackward;
+// By warpgroups of sm_90a, where these can.
+bool AttentionFitsWarpgroups(const AttentionArgs& args);
+bool AttentionBackwardFitsWarpgroups(const AttentionBackwardArgs& args);
+Launcher<AttentionArgs> LaunchGroupAttention;
+// REQUIRES: args.delta is made; args.rows and, with dropout, args.kept.
+Launcher<AttentionBackwardArgs> LaunchGroupAttentionBackward;
 
 }  // namespace lockstep::engine::cuda
 

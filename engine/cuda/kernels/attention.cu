@@ -198,6 +198,7 @@ __global__ void __launch_bounds__(kThreads) StepKernel(AttentionStepArgs args) {
 }  // namespace
 
 Code LaunchAttention(const AttentionArgs& args, Stream stream) {
+  if (AttentionFitsWarpgroups(args)) return LaunchGroupAttention(args, stream);
   if (AttentionFitsTensorCores(args)) return LaunchMatrixAttention(args, stream);
   if (args.depth <= 64) return LaunchTiles<64, 64, 32>(args, stream);
   if (args.depth <= 128) return LaunchTiles<128, 32, 32>(args, stream);

@@ -72,9 +72,9 @@ __device__ __forceinline__ void AddWeighted(const uint32_t (&weights)[kBands][kT
 
 // Returns whether all keys [first_key, first_key + keys) count for all queries from `first_query`
 // on.
-__device__ __forceinline__ bool SeesAll(const AttentionArgs& args, const Head& h,
-                                        int64_t first_query, int64_t first_key, int keys) {
-  return h.by_key == nullptr && first_key + keys <= h.keys &&
+__device__ __forceinline__ bool SeesAll(const AttentionArgs& args, const Head& h, int first_query,
+                                        int first_key, int keys) {
+  return h.by_key == nullptr && first_key + keys <= static_cast<int>(h.keys) &&
          (!args.causal || first_key + keys - 1 <= first_query);
 }
 
@@ -98,7 +98,7 @@ __device__ __forceinline__ uint32_t KeyBits(const Head& h, int first) {
 }
 
 // Returns whether there is dropout.
-__device__ __forceinline__ bool Drops(const AttentionArgs& args) {
+__host__ __device__ __forceinline__ bool Drops(const AttentionArgs& args) {
   return args.drop.address != nullptr;
 }
 

@@ -6,7 +6,7 @@
 // limits these kernels, is then least. In the first kernel it owns 32 keys and half of the columns:
 // the block's probabilities change hands in shared memory.
 #include "engine/cuda/kernels/all.h"
-#include "engine/cuda/kernels/attention_matrix.h"
+#include "engine/cuda/kernels/attention_gradient.h"
 
 namespace lockstep::engine::cuda {
 namespace {
@@ -120,56 +120,6 @@ __device__ __forceinline__ void AddTransposed(const MatrixTile<kSide>& weights, 
   }
 }
 
-template <int kBands, int kOut>
-__device__ __forceinline__ void Clear(float (&out)[kBands][kOut][4]) {
-#pragma unroll
-  for (int band = 0; band < kBands; ++band) {
-#pragma unroll
-    for (int c = 0; c < kOut; ++c) {
-      out[band][c][0] = out[band][c][1] = out[band][c][2] = out[band][c][3] = 0;
-    }
-  }
-}
-
-// Rows from first_row on and columns from first_column on of a gradient, times `factor`.
-template <int kBands, int kOut>
-__device__ __forceinline__ void StoreGradient(const AttentionArgs& f, const View& view,
-                                              int64_t offset, int64_t first_row, int first_column,
-                                              float factor, const float (&out)[kBands][kOut][4]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-#pragma unroll
-  for (int band = 0; band < kBands; ++band) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int64_t row = first_row + 16 * band + 8 * half + lane / 4;
-      if (row >= f.length) continue;
-#pragma unroll
-      for (int c = 0; c < kOut; ++c) {
-        const int column = first_column + 8 * c + lane % 4 * 2;
-        if (column >= f.depth) continue;
-        StorePair(view, offset + row * f.stride + column, out[band][c][2 * half] * factor,
-                  out[band][c][2 * half + 1] * factor);
-      }
-    }
-  }
-}
-
-// One head's data.
-struct HeadViews {
-  __device__ __forceinline__ HeadViews(const AttentionBackwardArgs& args, const Head& h)
-      : offset(h.sample * args.forward.length * args.forward.stride + h.head * args.forward.depth),
-        q(HeadData(args.forward.q, offset)),
-        k(HeadData(args.forward.k, offset)),
-        v(HeadData(args.forward.v, offset)),
-        dy(HeadData(args.dy, h.sample * args.forward.length * args.forward.width +
-                                 h.head * args.forward.depth)) {}
-  int64_t offset;
-  const uint16_t* q;
-  const uint16_t* k;
-  const uint16_t* v;
-  const uint16_t* dy;
-};
-
 // Two tiles of kSide rows that are loaded together, kStages times; stage 1 fills while 0 is read.
 template <int kDepth, int kStages>
 struct Pairs {
@@ -187,6 +137,7 @@ struct Pairs {
 template <Type kType, int kDepth, int kStages>
 __global__ void __launch_bounds__(kMatrixThreads) MatrixKeysKernel(AttentionBackwardArgs args) {
   constexpr int kTile = kSide * kDepth;
+  constexpr bool kAgain = kDepth > 64;  // where registers are scarce
   const AttentionArgs& f = args.forward;
   const MatrixTile<kDepth> keys{SharedMemory()}, values{keys.data + kTile};
   const Pairs<kDepth, kStages> pairs{values.data + kTile};  // of queries and dy
@@ -198,8 +149,10 @@ __global__ void __launch_bounds__(kMatrixThreads) MatrixKeysKernel(AttentionBack
   const int length = static_cast<int>(f.length);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const auto load = [&](int number, int first_query) {
-    pairs.First(number).template Load<kSide>(views.q, f.stride, first_query, f.length, f.depth);
-    pairs.Second(number).template Load<kSide>(views.dy, f.width, first_query, f.length, f.depth);
+    pairs.First(number).template Load<kSide, kMatrixThreads, kAgain>(views.q, f.stride, first_query,
+                                                                     f.length, f.depth);
+    pairs.Second(number).template Load<kSide, kMatrixThreads, kAgain>(
+        views.dy, f.width, first_query, f.length, f.depth);
   };
   keys.template Load<kSide>(views.k, f.stride, first_key, f.length, f.depth);
   values.template Load<kSide>(views.v, f.stride, first_key, f.length, f.depth);

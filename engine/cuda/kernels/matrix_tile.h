@@ -24,17 +24,26 @@ struct MatrixTile {
     const int turned = kChunks >= 8 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3);
     return data + (row * kChunks + turned) * kChunk;
   }
-  // Begins to load rows [first, first + kRows) of `from`, whose position 0 is at `from` and whose
-  // rows are `stride` apart; zeros beyond `depth` columns and `length` rows.
-  template <int kRows>
-  __device__ __forceinline__ void Load(const uint16_t* from, int64_t stride, int64_t first,
+  // Begins to load rows [first_row, first_row + kRows) of `from`, whose position 0 is at `from` and
+  // whose rows are `stride` apart; zeros beyond `depth` columns and `length` rows. The block has
+  // kThreads. With kAgain nothing of the thread's places is kept in registers for the next time.
+  // REQUIRES: stride below 2^30, first_row + kRows below 2^31.
+  template <int kRows, int kThreads = kMatrixThreads, bool kAgain = false>
+  __device__ __forceinline__ void Load(const uint16_t* from, int64_t stride, int64_t first_row,
                                        int64_t length, int64_t depth) const {
+    const auto* const bytes = reinterpret_cast<const char*>(from);
+    const int row_bytes = static_cast<int>(stride) * 2,
+              thread = kAgain ? FreshThread() : static_cast<int>(threadIdx.x);
 #pragma unroll
-    for (int i = static_cast<int>(threadIdx.x); i < kRows * kChunks; i += kMatrixThreads) {
+    for (int first = 0; first < kRows * kChunks; first += kThreads) {
+      const int i = first + thread;
+      if (kRows * kChunks % kThreads != 0 && i >= kRows * kChunks) break;
       const int row = i / kChunks, chunk = i % kChunks;
-      const bool inside = first + row < length && chunk * kChunk < depth;
-      const int64_t at = inside ? (first + row) * stride + chunk * kChunk : 0;
-      CopyAsync(At(row, chunk), from + at, inside);
+      const int position = static_cast<int>(first_row) + row;
+      const bool inside =
+          position < static_cast<int>(length) && chunk * kChunk < static_cast<int>(depth);
+      const int64_t at = int64_t{position} * row_bytes + chunk * 16;
+      CopyAsync(At(row, chunk), reinterpret_cast<const uint16_t*>(bytes + at), inside);
     }
   }
   // The factors below are read by lanes of which each says where a row of an 8 x 8 matrix lies.

@@ -204,6 +204,7 @@ struct AttentionArgs {
   int64_t width = 0;    // of all heads
   float scale = 1;
   bool causal = false;
+  bool warpgroups = false;  // the GPU has the instructions of sm_90a
 };
 inline constexpr int64_t kMaxHeadDepth = 256;
 struct AttentionBackwardArgs {
@@ -213,6 +214,12 @@ struct AttentionBackwardArgs {
   View dk;
   View dv;
   float* delta = nullptr;  // [batch, heads, queries]
+  // With forward.warpgroups: what the kernel of queries leaves for that of keys, `padded` being the
+  // length up to a multiple of 64. For each query the logarithm of its sum in base 2, and delta
+  // [batch, heads, padded, 2]; with dropout a bit for each probability that stays [batch, heads,
+  // padded / 64, 4, padded] (attention_warpgroup.h).
+  float* rows = nullptr;
+  uint16_t* kept = nullptr;
 };
 struct AttentionStepArgs {
   View qkv;

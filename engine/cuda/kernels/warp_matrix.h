@@ -112,18 +112,33 @@ __device__ __forceinline__ float PowerOfTwo(float x) {
   return y;
 }
 
-// The thread's lane, as a number that is known again at every call: what is worked out from it is
-// not kept in registers from one to the next.
-__device__ __forceinline__ int FreshLane() {
-  int lane = static_cast<int>(threadIdx.x) % kWarp;
-  asm volatile("" : "+r"(lane));
-  return lane;
+// Sets bit `bit`, a constant, where `is`: one instruction that is done or not.
+__device__ __forceinline__ void SetBit(uint32_t& bits, int bit, bool is) {
+  asm("{.reg .pred is;\n"
+      "setp.ne.u32 is, %1, 0;\n"
+      "@is or.b32 %0, %0, %2;}"
+      : "+r"(bits)
+      : "r"(static_cast<uint32_t>(is)), "r"(1u << bit));
 }
 
-// The block's shared memory, as large as the launch says; 16-byte aligned.
+// The thread's number, and its lane, as numbers that are known again at every call: what is worked
+// out from them is not kept in registers from one to the next.
+__device__ __forceinline__ int FreshThread() {
+  int thread = static_cast<int>(threadIdx.x);
+  asm volatile("" : "+r"(thread));
+  return thread & 1023;  // so that it is known not to be negative
+}
+// As above.
+__device__ __forceinline__ int FreshLane() { return FreshThread() % kWarp; }
+
+// The block's shared memory, as large as the launch says; 1024-byte aligned.
 __device__ __forceinline__ uint16_t* SharedMemory() {
-  extern __shared__ __align__(128) uint16_t lockstep_shared_memory[];
+  extern __shared__ __align__(1024) uint16_t lockstep_shared_memory[];
   return lockstep_shared_memory;
+}
+// Where it lies, as instructions name it.
+__device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
 }  // namespace lockstep::engine::cuda

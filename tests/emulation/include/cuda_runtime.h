@@ -63,7 +63,15 @@ const T* Share(const T& value) {
 void CopyLater(void* to, const void* from, size_t bytes);
 void CommitCopies();
 void WaitForCopies(int pending);
-// The block's dynamic shared memory, 128-byte aligned.
+// Products of sm_90a (emulated_warpgroup_matrix.h): `product` runs at once or when its group is
+// waited for, which is a part of the program's order; all lanes of a warp come.
+void BeginProducts();
+void ProductLater(std::function<void()> product);
+void CommitProducts();
+void WaitForProducts(int pending);
+// Says that the thread's copies into shared memory are to be seen by products.
+void PublishShared();
+// The block's dynamic shared memory, 1024-byte aligned.
 void* SharedMemory();
 inline constexpr size_t kDynamicBytes = 227 << 10;
 }  // namespace emulation
@@ -80,6 +88,12 @@ inline T __shfl_sync(unsigned, T value, int source) {
 template <typename T>
 inline T __shfl_xor_sync(unsigned mask, T value, int lanes) {
   return __shfl_sync(mask, value, emulation::Lane() ^ lanes);
+}
+inline int __any_sync(unsigned, int one) {
+  const int* all = emulation::Share(one);
+  int any = 0;
+  for (int lane = 0; lane < 32; ++lane) any |= all[lane];
+  return any != 0;
 }
 
 inline int atomicAdd(int* address, int value) {

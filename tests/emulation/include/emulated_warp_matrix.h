@@ -81,9 +81,18 @@ inline uint32_t Pack(float low, float high) {
 
 inline float PowerOfTwo(float x) { return std::exp2(x); }
 
+inline void SetBit(uint32_t& bits, int bit, bool is) {
+  if (is) bits |= 1u << bit;
+}
+
+inline int FreshThread() { return static_cast<int>(threadIdx.x); }
 inline int FreshLane() { return emulation::Lane(); }
 
 inline uint16_t* SharedMemory() { return static_cast<uint16_t*>(emulation::SharedMemory()); }
+inline uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(static_cast<const char*>(pointer) -
+                               static_cast<const char*>(emulation::SharedMemory()));
+}
 
 }  // namespace lockstep::engine::cuda
 

@@ -50,6 +50,24 @@ class AttentionInstructions(unittest.TestCase):
         self.assertEqual(cycles["issue"], 6)
         self.assertEqual(cycles["shared memory"], 16)
 
+    def test_a_warpgroups_product_is_eight_and_the_way_with_copies_and_exponents_counts(self):
+        lines = code(
+            "MOV R1, R2",
+            "HGMMA.64x64x16.F32.BF16 R4, R8, gdesc[UR4]",                   # 0x10: the loop
+            "HGMMA.64x64x16.F32.BF16 R4, gdesc[UR8]",                       # 0x20: both factors from shared memory
+            "@P0 BRA 0x60",                                                 # 0x30
+            "LDGSTS.E.BYPASS.128 [R1], desc[UR2][R2.64]",                   # 0x40
+            "MUFU.EX2 R1, R2",                                              # 0x50
+            "@P1 BRA 0x10",                                                 # 0x60
+            "EXIT ")
+        products, cycles = counted.count(lines)[0]
+        self.assertEqual(products, 2 * counted.WGMMA_PRODUCTS)
+        self.assertEqual(cycles["issue"], 6)
+        self.assertEqual(cycles["exp2"], 8)
+        self.assertEqual(cycles["shared memory"], 16 + 32 + 4)
+        self.assertAlmostEqual(cycles["tensor cores"],
+                               products * counted.PEAK_PRODUCT / counted.WGMMA_SHARE)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -46,6 +46,7 @@ class GpuOccupancyTest(unittest.TestCase):
     def test_what_a_launch_adds_is_worked_out_from_the_template(self):
         self.assertEqual(gpu_occupancy.dynamic_shared("MatrixKernel<2, 128, 32, 2>"), 49152)
         self.assertEqual(gpu_occupancy.dynamic_shared("MatrixKeysKernel<1, 64, 2>"), 65536)
+        self.assertEqual(gpu_occupancy.dynamic_shared("GroupKernel<1, true>"), 114688)
         self.assertEqual(gpu_occupancy.dynamic_shared("ImplicitKernel<2, 128>"), 49152)
         self.assertEqual(gpu_occupancy.dynamic_shared("PoolKernel<-1>"), 0)
         self.assertEqual(gpu_occupancy.dynamic_shared("FillKernel"), 0)

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the attention kernels of sm_90a share: which shapes they take, and how the bits of dropout
+// that the kernel of queries leaves for that of keys lie. Included by .cu files only.
+// Thread-safety: device code.
+#ifndef LOCKSTEP_ENGINE_CUDA_KERNELS_ATTENTION_WARPGROUP_H_
+#define LOCKSTEP_ENGINE_CUDA_KERNELS_ATTENTION_WARPGROUP_H_
+
+#include "engine/cuda/kernels/attention_matrix.h"
+#include "engine/cuda/kernels/warpgroup_matrix.h"
+
+namespace lockstep::engine::cuda {
+
+// A block is two warpgroups, each with 64 of its rows.
+inline constexpr int kGroups = 2;
+inline constexpr int kBlockThreads = kGroups * kGroupThreads;
+inline constexpr int kBlockRows = kGroups * kGroupSide;
+
+inline constexpr int kTile = kGroupSide * kGroupSide;  // numbers
+// What goes through shared memory is there in stages, of which one is filled while one is read; the
+// third is that of products which are not waited for yet.
+inline constexpr int kStages = 3;
+// A stage of keys and values: two tiles of each, so that threads meet half as often.
+inline constexpr int kStageKeys = 2 * kGroupSide;
+inline constexpr int kStage = 4 * kTile;
+
+// A stage of what the owners of keys go through: the queries of a tile and their dy, and what the
+// owners of queries left of them.
+struct QueryStage {
+  static constexpr int kKept = kGroups * 4 * kGroupSide;  // numbers
+  static constexpr int kRows = 2 * kGroupSide * 2;        // fp32, counted as 16-bit numbers
+  static constexpr int kUnused = 256;                     // so that the next stage is aligned
+  static constexpr int kNumbers = 2 * kTile + kKept + kRows + kUnused;
+
+  // The queries' tile and dy's.
+  __device__ __forceinline__ MatrixTile<kGroupSide> Queries() const { return {data}; }
+  // As above.
+  __device__ __forceinline__ MatrixTile<kGroupSide> Dy() const { return {data + kTile}; }
+  // Dropout's bits [kGroups, 4, kGroupSide].
+  __device__ __forceinline__ uint16_t* Kept() const { return data + 2 * kTile; }
+  // The log-sum in base 2 and delta of each: [kGroupSide, 2].
+  __device__ __forceinline__ uint16_t* Rows() const { return data + 2 * kTile + kKept; }
+
+  uint16_t* data;
+};
+static_assert(QueryStage::kNumbers * sizeof(uint16_t) % kTileAlignment == 0);
+
+// The tile that begins there, to be read.
+__device__ __forceinline__ MatrixTile<kGroupSide> TileAt(const uint16_t* data) {
+  return {const_cast<uint16_t*>(data)};
+}
+
+// Of the thread's warpgroup in its block, as a number that is the same in all of its lanes.
+__device__ __forceinline__ int OwnGroup() {
+  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+}
+// The first of the thread's warp's 16 rows among those of its warpgroup.
+__device__ __forceinline__ int OwnWarpRow() {
+  return static_cast<int>(threadIdx.x) % kGroupThreads / kWarp * 16;
+}
+
+// `length` up to whole tiles.
+__host__ __device__ __forceinline__ int64_t PaddedLength(int64_t length) {
+  return (length + kGroupSide - 1) / kGroupSide * kGroupSide;
+}
+// Where the bits of dropout of 64 keys from `key` on lie, those of query 0 and of pair of columns
+// `pair`: query i's are i further, the next pair's a padded length. Keys 8 t + 2 `pair` and the one
+// behind it are bits 2 t and 2 t + 1.
+__device__ __forceinline__ int64_t KeptAt(int64_t unit, int64_t padded, int key, int pair) {
+  return ((unit * (padded / kGroupSide) + key / kGroupSide) * 4 + pair) * padded;
+}
+
+// Returns whether warpgroups can do it: where tensor cores can, heads of 40 to 64 columns (narrower
+// ones would be mostly padding). Host code.
+inline bool FitsWarpgroups(const AttentionArgs& args) {
+  return kHasWarpgroups && args.warpgroups && FitsTensorCores(args) &&
+         args.depth > kGroupSide / 2 && args.depth <= kGroupSide;
+}
+
+}  // namespace lockstep::engine::cuda
+
+#endif  // LOCKSTEP_ENGINE_CUDA_KERNELS_ATTENTION_WARPGROUP_H_

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention backward by warpgroups of sm_90a: attention_backward.cu's formulas. As on other GPUs
+// scores are made twice, by the owners of queries (dq), who come first, and by those of keys (dk
+// and dv), so that every sum has one owner and one order. Left factors are always registers:
+// queries and dy, or keys and values, which stay, and the probabilities and gradients of scores
+// where they are made; the owners of keys therefore make the transposed scores. There a thread has
+// two keys of each query, whereas a random number of dropout comes with those of seven other keys:
+// the owners of queries, who need all eight, leave a bit for each.
+#include "engine/cuda/kernels/all.h"
+#include "engine/cuda/kernels/attention_gradient.h"
+#include "engine/cuda/kernels/attention_warpgroup.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+// What a warpgroup's owner of queries knows of a thread's two rows: lane / 4 and the one 8 below.
+struct Rows {
+  int query[2];
+  float log_sum[2];  // in base 2; infinite beyond the sequence, where probabilities are 0
+  float delta[2];
+};
+
+// Those of the warp's 16 rows from first_row on, which are left for the owners of keys.
+[[maybe_unused]] __device__ __forceinline__ Rows RowsOf(const AttentionBackwardArgs& args,
+                                                        const Head& h, int first_row) {
+  const AttentionArgs& f = args.forward;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t padded = PaddedLength(f.length);
+  Rows rows;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int query = first_row + 8 * half + lane / 4;
+    rows.query[half] = query;
+    rows.log_sum[half] = INFINITY;
+    rows.delta[half] = 0;
+    if (query < f.length) {
+      rows.log_sum[half] = Load(f.log_sums, h.unit * f.length + query) * kLog2E;
+      rows.delta[half] = args.delta[h.unit * f.length + query];
+    }
+    if (lane % 4 == 0 && query < padded) {
+      float* const own = args.rows + 2 * (h.unit * padded + query);
+      own[0] = rows.log_sum[half];
+      own[1] = rows.delta[half];
+    }
+  }
+  return rows;
+}
+
+// From scores and the products dy v^T of a warp's 16 queries by 64 keys to the gradients of scores;
+// `kept` gets dropout's bits. With kAll all keys count for all queries.
+template <Type kType, bool kDrops, bool kAll>
+__device__ __forceinline__ void MakeGradients(const AttentionArgs& f, const Head& h,
+                                              const HeadDrop& drop, const Rows& rows, int first_key,
+                                              const float (&scores)[8][4],
+                                              const float (&products)[8][4], LeftFactor& gradients,
+                                              uint32_t (&kept)[2]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int first = first_key + lane % 4 * 2;
+  const uint32_t counts = kAll ? ~0u : KeyBits<8, 1>(h, first);
+  const float factor = f.scale * kLog2E;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    int end = static_cast<int>(h.keys) - first;
+    if (f.causal) {
+      const int seen = rows.query[half] + 1 - first;
+      end = seen < end ? seen : end;
+    }
+    DropFactors<8> numbers;
+    if (kDrops) numbers.Draw(f, drop, rows.query[half], first_key);
+    kept[half] = 0;
+#pragma unroll
+    for (int t = 0; t < 8; ++t) {
+      bool keeps[2] = {true, true};
+      if (kDrops) {
+        numbers.Keep(f, t, keeps);
+        SetBit(kept[half], 2 * t, keeps[0]);
+        SetBit(kept[half], 2 * t + 1, keeps[1]);
+      }
+      float ds[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int i = 2 * half + e;
+        const float p = PowerOfTwo(scores[t][i] * factor - rows.log_sum[half]);
+        const float product = keeps[e] ? products[t][i] : 0;
+        const float all = p * (product * f.drop.scale - rows.delta[half]);
+        const bool sees = kAll || (8 * t + e < end && (counts >> (2 * t + e) & 1) != 0);
+        ds[e] = sees ? all : 0;
+      }
+      gradients[t][half] = Pack<kType>(ds[0], ds[1]);
+    }
+  }
+}
+
+// dq of kBlockRows queries.
+template <Type kType, bool kDrops>
+__global__ void __launch_bounds__(kBlockThreads) GroupQueriesKernel(AttentionBackwardArgs args) {
+#if LOCKSTEP_WARPGROUPS
+  const AttentionArgs& f = args.forward;
+  const MatrixTile<kGroupSide> queries{SharedMemory()}, dy{queries.data + kGroups * kTile};
+  uint16_t* const stages = dy.data + kGroups * kTile;
+  const Head h = HeadOf(f, blockIdx.z, blockIdx.y);
+  const HeadViews views(args, h);
+  const HeadDrop drop = kDrops ? HeadDropOf(f, h) : HeadDrop{};
+  const int64_t padded = PaddedLength(f.length);
+  const int length = static_cast<int>(f.length);
+  const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kBlockRows;
+  const int group_row = OwnGroup() * kGroupSide, warp_row = group_row + OwnWarpRow();
+  const int group_query = first_query + group_row, first_row = first_query + warp_row;
+  const auto load = [&](int stage, int first_key) {
+    const MatrixTile<kGroupSide> keys{stages + stage * kStage}, values{keys.data + kStage / 2};
+    keys.template Load<kStageKeys, kBlockThreads>(views.k, f.stride, first_key, f.length, f.depth);
+    values.template Load<kStageKeys, kBlockThreads>(views.v, f.stride, first_key, f.length,
+                                                    f.depth);
+  };
+  queries.template Load<kBlockRows, kBlockThreads>(views.q, f.stride, first_query, f.length,
+                                                   f.depth);
+  dy.template Load<kBlockRows, kBlockThreads>(views.dy, f.width, first_query, f.length, f.depth);
+  load(0, 0);
+  CommitCopies();
+  int end = static_cast<int>(h.keys);
+  if (f.causal && first_query + kBlockRows < end) end = first_query + kBlockRows;
+  if (kStageKeys < end) load(1, kStageKeys);
+  CommitCopies();
+  const Rows rows = RowsOf(args, h, first_row);
+  WaitForCopies<1>();
+  PublishShared();
+  __syncthreads();
+  LeftFactor left_queries, left_dy, gradients;
+  LoadLeft(queries, warp_row, left_queries);
+  LoadLeft(dy, warp_row, left_dy);
+  float dq[1][8][4], scores[8][4], products[8][4];
+  Clear(dq);
+  const auto make = [&](int first_key) {
+    // Of the whole warpgroup alike.
+    if (group_query < length && first_key < end &&
+        (!f.causal || first_key < group_query + kGroupSide)) {
+      uint32_t kept[2];
+      if (first_row + 16 <= length && SeesAll(f, h, first_row, first_key, kGroupSide)) {
+        MakeGradients<kType, kDrops, true>(f, h, drop, rows, first_key, scores, products, gradients,
+                                           kept);
+      } else {
+        MakeGradients<kType, kDrops, false>(f, h, drop, rows, first_key, scores, products,
+                                            gradients, kept);
+      }
+      if (kDrops) {
+        const int lane = static_cast<int>(threadIdx.x) % kWarp;
+        uint16_t* const own = args.kept + KeptAt(h.unit, padded, first_key, lane % 4);
+        own[rows.query[0]] = static_cast<uint16_t>(kept[0]);
+        own[rows.query[1]] = static_cast<uint16_t>(kept[1]);
+      }
+    } else {
+      Clear(gradients);
+    }
+  };
+  // dq of the keys of one tile, and the scores of the next.
+  const auto multiply = [&](const uint16_t* keys, const uint16_t* next) {
+    BeginProducts();
+    BeginSums<kType>(dq[0], gradients, TileAt(keys));
+    BeginScores<kType>(scores, left_queries, TileAt(next));
+    BeginScores<kType>(products, left_dy, TileAt(next + kStage / 2));
+    CommitProducts();
+    WaitForProducts();
+    Settle(dq[0]);
+    Settle(scores);
+    Settle(products);
+  };
+  BeginProducts();
+  BeginScores<kType>(scores, left_queries, TileAt(stages));
+  BeginScores<kType>(products, left_dy, TileAt(stages + kStage / 2));
+  CommitProducts();
+  WaitForProducts();
+  Settle(scores);
+  Settle(products);
+  int first_key = 0;
+  for (int number = 0;;) {
+    const uint16_t* const stage = stages + number * kStage;
+    make(first_key);
+    multiply(stage, stage + kTile);
+    make(first_key + kGroupSide);
+    first_key += kStageKeys;
+    if (first_key >= end) {
+      BeginProducts();
+      BeginSums<kType>(dq[0], gradients, TileAt(stage + kTile));
+      break;
+    }
+    number = number + 1 == kStages ? 0 : number + 1;
+    WaitForCopies();
+    PublishShared();
+    __syncthreads();  // as in the forward pass
+    const int after = number + 1 == kStages ? 0 : number + 1;
+    if (first_key + kStageKeys < end) load(after, first_key + kStageKeys);
+    CommitCopies();
+    multiply(stage + kTile, stages + number * kStage);
+  }
+  CommitProducts();
+  WaitForProducts();
+  Settle(dq[0]);
+  WaitForCopies();
+  StoreGradient(f, args.dq, views.offset, first_row, 0, f.scale, dq);
+#endif
+}
+
+// From transposed scores and products of a warp's 16 keys by 64 queries to dropped probabilities
+// and gradients of scores. `seen` has a bit for each of the thread's two keys that counts at all.
+template <Type kType, bool kDrops, bool kAll>
+__device__ __forceinline__ void MakeTransposed(const AttentionArgs& f, const QueryStage& stage,
+                                               int first_key, uint32_t seen, int first_query,
+                                               const float (&scores)[8][4],
+                                               const float (&products)[8][4],
+                                               LeftFactor& probabilities, LeftFactor& gradients) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int key = lane / 4;  // of the warp's 16, the thread's first
+  const float factor = f.scale * kLog2E;
+  // The bit of the thread's first key, in the lower half; the one 8 below is two further.
+  const int bit = 4 * (OwnWarpRow() / 16) + key % 2;
+  const uint32_t own_bit = 1u << bit;
+  const uint16_t* const kept =
+      stage.Kept() + (OwnGroup() * 4 + key / 2) * kGroupSide + lane % 4 * 2;
+  const auto* const rows = reinterpret_cast<const float4*>(stage.Rows()) + lane % 4;
+#pragma unroll
+  for (int t = 0; t < 8; ++t) {
+    const float4 row = rows[4 * t];  // of two queries
+    const float log_sum[2] = {row.x, row.z}, delta[2] = {row.y, row.w};
+    const uint32_t bits = kDrops ? *reinterpret_cast<const uint32_t*>(kept + 8 * t) : ~0u;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float p[2], ds[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int i = 2 * half + e;
+        const bool keeps = !kDrops || (bits & own_bit << (16 * e + 2 * half)) != 0;
+        float probability = PowerOfTwo(scores[t][i] * factor - log_sum[e]);
+        if (!kAll) {
+          const int query = first_query + 8 * t + lane % 4 * 2 + e;
+          const bool sees =
+              (seen >> half & 1) != 0 && (!f.causal || first_key + key + 8 * half <= query);
+          probability = sees ? probability : 0;
+        }
+        const float product = keeps ? products[t][i] : 0;
+        p[e] = keeps ? probability : 0;
+        ds[e] = probability * (product * f.drop.scale - delta[e]);
+      }
+      probabilities[t][half] = Pack<kType>(p[0], p[1]);
+      gradients[t][half] = Pack<kType>(ds[0], ds[1]);
+    }
+  }
+}
+
+// dk and dv of kBlockRows keys.
+template <Type kType, bool kDrops>
+__global__ void __launch_bounds__(kBlockThreads) GroupKeysKernel(AttentionBackwardArgs args) {
+#if LOCKSTEP_WARPGROUPS
+  const AttentionArgs& f = args.forward;
+  const MatrixTile<kGroupSide> keys{SharedMemory()}, values{keys.data + kGroups * kTile};
+  uint16_t* const stages = values.data + kGroups * kTile;
+  const Head h = HeadOf(f, blockIdx.z, blockIdx.y);
+  const HeadViews views(args, h);
+  const int64_t padded = PaddedLength(f.length);
+  const int length = static_cast<int>(f.length), lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int first_key = static_cast<int>(blockIdx.x) * kBlockRows;
+  const int group_row = OwnGroup() * kGroupSide, warp_row = group_row + OwnWarpRow();
+  const int group_key = first_key + group_row, warp_key = first_key + warp_row;
+  const auto load = [&](int number, int first_query) {
+    const QueryStage stage{stages + number * QueryStage::kNumbers};
+    stage.Queries().template Load<kGroupSide, kBlockThreads, true>(views.q, f.stride, first_query,
+                                                                   f.length, f.depth);
+    stage.Dy().template Load<kGroupSide, kBlockThreads, true>(views.dy, f.width, first_query,
+                                                              f.length, f.depth);
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread < QueryStage::kRows / kChunk) {
+      const float* const from = args.rows + 2 * (h.unit * padded + first_query);
+      CopyAsync(stage.Rows() + thread * kChunk,
+                reinterpret_cast<const uint16_t*>(from + thread * 4), true);
+    } else if (kDrops && thread - QueryStage::kRows / kChunk < QueryStage::kKept / kChunk) {
+      const int chunk = thread - QueryStage::kRows / kChunk, line = chunk / (kGroupSide / kChunk);
+      const int key = first_key + line / 4 * kGroupSide;
+      const bool inside = key < padded;
+      const int64_t at = inside ? KeptAt(h.unit, padded, key, line % 4) + first_query +
+                                      chunk % (kGroupSide / kChunk) * kChunk
+                                : 0;
+      CopyAsync(stage.Kept() + chunk * kChunk, args.kept + at, inside);
+    }
+  };
+  static_assert((QueryStage::kRows + QueryStage::kKept) / kChunk <= kBlockThreads);
+  float dk[1][8][4], dv[1][8][4], scores[8][4], products[8][4];
+  Clear(dk);
+  Clear(dv);
+  // With a causal mask the queries before the tile see none of its keys; keys that do not count
+  // are seen by none.
+  int first_query = f.causal ? first_key : 0;
+  if (first_key >= h.keys) {
+    StoreGradient(f, args.dk, views.offset, warp_key, 0, f.scale, dk);
+    StoreGradient(f, args.dv, views.offset, warp_key, 0, f.drop.scale, dv);
+    return;
+  }
+  keys.template Load<kBlockRows, kBlockThreads>(views.k, f.stride, first_key, f.length, f.depth);
+  values.template Load<kBlockRows, kBlockThreads>(views.v, f.stride, first_key, f.length, f.depth);
+  load(0, first_query);
+  CommitCopies();
+  if (first_query + kGroupSide < length) load(1, first_query + kGroupSide);
+  CommitCopies();
+  uint32_t seen = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int key = warp_key + 8 * half + lane / 4;
+    if (key < h.keys && (h.by_key == nullptr || h.by_key[key] != 0)) seen |= 1u << half;
+  }
+  WaitForCopies<1>();
+  PublishShared();
+  __syncthreads();
+  LeftFactor left_keys, left_values, probabilities, gradients;
+  LoadLeft(keys, warp_row, left_keys);
+  LoadLeft(values, warp_row, left_values);
+  QueryStage stage{stages};
+  BeginProducts();
+  BeginScores<kType>(scores, left_keys, stage.Queries());
+  BeginScores<kType>(products, left_values, stage.Dy());
+  CommitProducts();
+  WaitForProducts();
+  Settle(scores);
+  Settle(products);
+  for (int number = 0;;) {
+    // Of the whole warpgroup alike.
+    if (group_key < h.keys && (!f.causal || group_key < first_query + kGroupSide)) {
+      if (SeesAll(f, h, first_query, group_key, kGroupSide)) {
+        MakeTransposed<kType, kDrops, true>(f, stage, warp_key, seen, first_query, scores, products,
+                                            probabilities, gradients);
+      } else {
+        MakeTransposed<kType, kDrops, false>(f, stage, warp_key, seen, first_query, scores,
+                                             products, probabilities, gradients);
+      }
+    } else {
+      Clear(probabilities);
+      Clear(gradients);
+    }
+    const QueryStage made = stage;
+    first_query += kGroupSide;
+    if (first_query >= length) {
+      BeginProducts();
+      BeginSums<kType>(dv[0], probabilities, made.Dy());
+      BeginSums<kType>(dk[0], gradients, made.Queries());
+      break;
+    }
+    number = number + 1 == kStages ? 0 : number + 1;
+    stage.data = stages + number * QueryStage::kNumbers;
+    WaitForCopies();
+    PublishShared();
+    __syncthreads();  // the next tile is there, and the last one's products are made
+    const int after = number + 1 == kStages ? 0 : number + 1;
+    if (first_query + kGroupSide < length) load(after, first_query + kGroupSide);
+    CommitCopies();
+    BeginProducts();
+    BeginSums<kType>(dv[0], probabilities, made.Dy());
+    BeginSums<kType>(dk[0], gradients, made.Queries());
+    BeginScores<kType>(scores, left_keys, stage.Queries());
+    BeginScores<kType>(products, left_values, stage.Dy());
+    CommitProducts();
+    WaitForProducts();
+    Settle(dk[0]);
+    Settle(dv[0]);
+    Settle(scores);
+    Settle(products);
+  }
+  CommitProducts();
+  WaitForProducts();
+  Settle(dk[0]);
+  Settle(dv[0]);
+  WaitForCopies();
+  StoreGradient(f, args.dk, views.offset, warp_key, 0, f.scale, dk);
+  StoreGradient(f, args.dv, views.offset, warp_key, 0, f.drop.scale, dv);
+#endif
+}
+
+template <Type kType, bool kDrops>
+Code LaunchKernels(const AttentionBackwardArgs& args, Stream stream) {
+  const AttentionArgs& f = args.forward;
+  const dim3 grid = Grid(DivideUp(f.length, kBlockRows), f.heads, f.batch);
+  constexpr size_t kOwn = 2 * kGroups * kTile * sizeof(uint16_t);
+  const Code code = LaunchShared(GroupQueriesKernel<kType, kDrops>, grid, kBlockThreads,
+                                 kOwn + kStages * kStage * sizeof(uint16_t), stream, args);
+  if (code != 0) return code;
+  return LaunchShared(GroupKeysKernel<kType, kDrops>, grid, kBlockThreads,
+                      kOwn + kStages * QueryStage::kNumbers * sizeof(uint16_t), stream, args);
+}
+
+template <Type kType>
+Code LaunchGroups(const AttentionBackwardArgs& args, Stream stream) {
+  return Drops(args.forward) ? LaunchKernels<kType, true>(args, stream)
+                             : LaunchKernels<kType, false>(args, stream);
+}
+
+}  // namespace
+
+bool AttentionBackwardFitsWarpgroups(const AttentionBackwardArgs& args) {
+  return FitsWarpgroups(args.forward) && AttentionBackwardFitsTensorCores(args) &&
+         args.rows != nullptr && (args.kept != nullptr || args.forward.drop.address == nullptr);
+}
+
+Code LaunchGroupAttentionBackward(const AttentionBackwardArgs& args, Stream stream) {
+  return args.forward.q.type == Type::kBF16 ? LaunchGroups<Type::kBF16>(args, stream)
+                                            : LaunchGroups<Type::kF16>(args, stream);
+}
+
+}  // namespace lockstep::engine::cuda

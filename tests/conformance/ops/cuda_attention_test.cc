@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention by the kernels of sm_90a against float64, on the emulated GPU, whose products are made
+// as early and as late as they may be, and on this machine's where it has such instructions.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "engine/ops/ops.h"
+#include "tests/conformance/ops/made_case.h"
+#include "tests/conformance/ops/reference.h"
+#include "tests/conformance/ops/run_cuda_node.h"
+#include "tests/emulation/emulation.h"
+
+namespace lockstep::engine {
+namespace {
+
+enum class Mask { kNone, kByKey, kByLength };
+struct Form {
+  int64_t batch, length, heads, depth;
+  bool packed, causal;
+  Mask mask;
+  double rate;
+};
+// Lengths within one tile of 64, of whole tiles, and of blocks and more; every path of masks, with
+// and without dropout.
+const Form kForms[] = {{1, 64, 1, 64, true, false, Mask::kNone, 0},
+                       {2, 9, 2, 40, false, true, Mask::kNone, 0.3},
+                       {1, 128, 2, 64, true, false, Mask::kNone, 0.3},
+                       {1, 200, 1, 64, true, true, Mask::kNone, 0},
+                       {1, 330, 1, 64, true, true, Mask::kNone, 0.1},
+                       {2, 130, 1, 48, false, false, Mask::kByKey, 0.3},
+                       {3, 201, 1, 56, false, false, Mask::kByLength, 0.5},
+                       {2, 193, 2, 64, false, true, Mask::kByLength, 0.1},
+                       {1, 256, 1, 64, true, true, Mask::kByKey, 0.2}};
+
+OpCase CaseOf(const Form& f, bool backward) {
+  OpCase test;
+  const int64_t rows = f.batch * f.length, width = f.heads * f.depth;
+  test.classes = f.mask == Mask::kByLength ? f.length : 2;
+  if (backward) {
+    test.inputs = {{DType::kF32, {rows, width}},
+                   {DType::kF32, {rows, width}},
+                   {DType::kF32, {f.batch, f.heads, f.length}}};
+  }
+  for (int i = 0; i < (f.packed ? 1 : 3); ++i) {
+    test.inputs.push_back({DType::kF32, {rows, f.packed ? 3 * width : width}});
+  }
+  if (f.mask == Mask::kByKey) test.inputs.push_back({DType::kI32, {f.batch, f.length}});
+  if (f.mask == Mask::kByLength) test.inputs.push_back({DType::kI32, {f.batch}});
+  if (f.rate > 0) test.inputs.push_back({DType::kI32, {ops::kAddressWords}});
+  test.attrs = {{"heads", f.heads},
+                {"length", f.length},
+                {"causal", int64_t{f.causal}},
+                {"masked", int64_t{f.mask != Mask::kNone}},
+                {"rate", f.rate},
+                {"key", int64_t{12345}}};
+  return test;
+}
+
+void Check(const Gpu& gpu, bool backward) {
+  const OpDef& op = backward ? ops::kAttentionBackward : ops::kAttention;
+  int each = 0;
+  for (const Form& form : kForms) {
+    const OpCase plain = CaseOf(form, backward);
+    const DType type = each++ % 2 == 0 ? DType::kBF16 : DType::kF16;
+    const OpCase test = HalfCase(plain, type, 1);
+    SCOPED_TRACE(Describe(op, test));
+    Prepared p = Prepare(op, test);
+    for (size_t i = 0; i < p.inputs.size(); ++i) {
+      p.inputs[i] = Rounded(test.inputs[i].dtype, std::move(p.inputs[i]));
+    }
+    if (form.rate > 0) p.inputs.back() = {3, 1, 2, 1};  // a run's place, which is never negative
+    const Node& node = p.graph.node(p.made.node);
+    const std::vector<Doubles> expected = Reference(op, plain, node.outputs, p.inputs);
+    const double tolerance = 2 * Tolerance(plain) + InnerRounding(op, test, type, expected);
+    const int64_t before = emulation::GroupProducts();
+    emulation::SetOrder(emulation::Order::kForward);
+    const std::vector<Doubles> first = RunNode(gpu, p, 0, false);
+    if (&gpu == &EmulatedWarpgroups()) {
+      EXPECT_GT(emulation::GroupProducts(), before) << "other kernels did it";
+    }
+    ASSERT_NO_FATAL_FAILURE(ExpectRoundedOnce(node, first, expected, tolerance));
+    emulation::SetOrder(emulation::Order::kBackward);
+    ASSERT_EQ(Bits(RunNode(gpu, p, 0, false)), Bits(first)) << "a second run has other bits";
+  }
+}
+
+TEST(WarpgroupAttentionTest, EmulatedForwardAgreesWithFloat64) {
+  Check(EmulatedWarpgroups(), false);
+}
+TEST(WarpgroupAttentionTest, EmulatedBackwardAgreesWithFloat64) {
+  Check(EmulatedWarpgroups(), true);
+}
+TEST(WarpgroupAttentionTest, DeviceForwardAgreesWithFloat64) {
+  if (Real() == nullptr) GTEST_SKIP() << "no GPU: not run on a device";
+  if (!Real()->warpgroups) GTEST_SKIP() << "this GPU is no sm_90";
+  Check(*Real(), false);
+}
+TEST(WarpgroupAttentionTest, DeviceBackwardAgreesWithFloat64) {
+  if (Real() == nullptr) GTEST_SKIP() << "no GPU: not run on a device";
+  if (!Real()->warpgroups) GTEST_SKIP() << "this GPU is no sm_90";
+  Check(*Real(), true);
+}
+
+}  // namespace
+}  // namespace lockstep::engine
