@@ -67,7 +67,8 @@ struct Running {
   bool leaving = false;   // it stops already
   bool may_stop = false;  // for one of higher priority
   bool part = false;      // workers that another entry's job lets go, not a job of its own
-  // Slots that it is yet to get: it started with fewer workers than it wants, or has lent some.
+  // Slots that it is yet to get: it started with fewer workers than it wants, has lent some, or one
+  // died and is replaced, also while the job saves and leaves.
   // They count against its user's quota.
   int owed = 0;
   // Workers that it can do without, each a part of `holds`, in the order in which they go.

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "coordinator/core/accounting.h"
+#include "coordinator/core/command.h"
 #include "coordinator/core/context.h"
 #include "coordinator/core/natural_order.h"
 #include "coordinator/core/nodes.h"
@@ -82,8 +83,11 @@ std::vector<int> SparePlaces(const Job& job) {
 // Returns whether the place is one of those that are the job's for good.
 bool IsItsOwn(const Slot& slot) { return (slot.wanted && slot.relieves < 0) || slot.lent; }
 
-// Workers that the job is yet to get: who lent a place and has not left it has it still.
+// Workers that the job is yet to get: who lent a place and has not left it has it still. A job that
+// is to save and leave gets those without whom it can't, also in place of one who had saved and
+// left: the others may have to save once more.
 int OwedTo(const Job& job) {
+  if (job.ending || (job.drain && IsCommand(job))) return 0;
   return static_cast<int>(std::count_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
     const bool has = slot.worker && !slot.unplaced() && !slot.worker->gone();
     return !has && IsItsOwn(slot);
@@ -110,7 +114,7 @@ void AddRunning(const Job& job, QueueView& view) {
     sum.gpus += hold.gpus;
   }
   for (const auto& [node, hold] : holds) running.holds.push_back(hold);
-  if (!running.leaving) running.owed = OwedTo(job);
+  running.owed = OwedTo(job);
   if (!leaving.empty()) {
     Running part = running;
     part.part = part.leaving = true;
