@@ -68,8 +68,7 @@ struct Running {
   bool may_stop = false;  // for one of higher priority
   bool part = false;      // workers that another entry's job lets go, not a job of its own
   // Slots that it is yet to get: it started with fewer workers than it wants, has lent some, or one
-  // died and is replaced, also while the job saves and leaves.
-  // They count against its user's quota.
+  // died and is replaced, also while the job saves and leaves. They count against its user's quota.
   int owed = 0;
   // Workers that it can do without, each a part of `holds`, in the order in which they go.
   std::vector<Taken> spare = {};

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "common/check.h"
@@ -73,7 +74,7 @@ struct Thread {
   std::vector<std::vector<PendingCopy>> copies;
   bool published = true;  // nothing was copied since
   bool begins_products = false;
-  std::vector<std::vector<std::function<void()>>> products;  // by group, as copies
+  std::vector<std::function<void()>> begun, products;  // not committed, and committed
 };
 
 struct Machine {
@@ -136,7 +137,8 @@ void WaitFor(const int64_t* counter) {
 void RunThread() {
   (*machine.body)();
   LS_CHECK(machine.current->copies.empty()) << "a thread ends before its copies";
-  LS_CHECK(machine.current->products.empty()) << "a thread ends before its products";
+  LS_CHECK(machine.current->begun.empty() && machine.current->products.empty())
+      << "a thread ends before its products";
   machine.current->done = true;
   ++machine.done;
 }
@@ -279,26 +281,19 @@ void ProductLater(std::function<void()> product) {
   }
   ++machine.group_products;
   if (machine.order == Order::kForward) return product();
-  auto& groups = machine.current->products;
-  if (groups.empty()) groups.emplace_back();
-  groups.back().push_back(std::move(product));
+  machine.current->begun.push_back(std::move(product));
 }
 void CommitProducts() {
   machine.current->begins_products = false;
-  if (machine.order == Order::kForward) return;
-  auto& groups = machine.current->products;
-  if (groups.empty()) groups.emplace_back();
-  groups.emplace_back();
+  auto& begun = machine.current->begun;
+  auto& products = machine.current->products;
+  products.insert(products.end(), begun.begin(), begun.end());
+  begun.clear();
 }
-void WaitForProducts(int pending) {
-  auto& groups = machine.current->products;
-  while (static_cast<int>(groups.size()) > pending + 1) {
-    // A product waits for the warp's other lanes, and this thread may not lose its place meanwhile.
-    const auto made = std::move(groups.front());
-    groups.erase(groups.begin());
-    for (const auto& product : made) product();
-  }
-  if (groups.size() == 1 && groups.front().empty()) groups.clear();
+void WaitForProducts() {
+  // A product waits for the warp's other lanes, and this thread may not lose its place meanwhile.
+  const auto products = std::exchange(machine.current->products, {});
+  for (const auto& product : products) product();
 }
 
 cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread) {

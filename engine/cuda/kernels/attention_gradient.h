@@ -8,17 +8,6 @@
 
 namespace lockstep::engine::cuda {
 
-template <int kBands, int kOut>
-__device__ __forceinline__ void Clear(float (&out)[kBands][kOut][4]) {
-#pragma unroll
-  for (int band = 0; band < kBands; ++band) {
-#pragma unroll
-    for (int c = 0; c < kOut; ++c) {
-      out[band][c][0] = out[band][c][1] = out[band][c][2] = out[band][c][3] = 0;
-    }
-  }
-}
-
 // Rows from first_row on and columns from first_column on of a gradient, times `factor`.
 template <int kBands, int kOut>
 __device__ __forceinline__ void StoreGradient(const AttentionArgs& f, const View& view,

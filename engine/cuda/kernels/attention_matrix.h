@@ -70,6 +70,18 @@ __device__ __forceinline__ void AddWeighted(const uint32_t (&weights)[kBands][kT
   }
 }
 
+// Makes sums zeros.
+template <int kBands, int kOut>
+__device__ __forceinline__ void Clear(float (&out)[kBands][kOut][4]) {
+#pragma unroll
+  for (int band = 0; band < kBands; ++band) {
+#pragma unroll
+    for (int c = 0; c < kOut; ++c) {
+      out[band][c][0] = out[band][c][1] = out[band][c][2] = out[band][c][3] = 0;
+    }
+  }
+}
+
 // Returns whether all keys [first_key, first_key + keys) count for all queries from `first_query`
 // on.
 __device__ __forceinline__ bool SeesAll(const AttentionArgs& args, const Head& h, int first_query,
@@ -174,9 +186,11 @@ inline bool MovesInChunks(const View& view, int64_t stride) {
          stride % kChunk == 0;
 }
 // Returns whether tensor cores can do it: 16-bit factors of one type, heads of a multiple of 8 up
-// to 128, every token asking. Host code.
+// to 128, every token asking, and what MatrixTile::Load requires. Host code.
 inline bool FitsTensorCores(const AttentionArgs& args) {
-  return args.queries == args.length && args.depth % kChunk == 0 && args.depth <= 128 &&
+  constexpr int64_t kMost = int64_t{1} << 30;
+  return args.stride < kMost && args.width < kMost && args.length < kMost &&
+         args.queries == args.length && args.depth % kChunk == 0 && args.depth <= 128 &&
          args.width % 2 == 0 && args.q.type == args.k.type && args.q.type == args.v.type &&
          MovesInChunks(args.q, args.stride) && MovesInChunks(args.k, args.stride) &&
          MovesInChunks(args.v, args.stride);

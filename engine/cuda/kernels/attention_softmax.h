@@ -151,11 +151,8 @@ __device__ __forceinline__ void BeginRows(RunningSums<kBands>& running,
   for (int band = 0; band < kBands; ++band) {
     running.most[band][0] = running.most[band][1] = -INFINITY;
     running.sum[band][0] = running.sum[band][1] = 0;
-#pragma unroll
-    for (int c = 0; c < kOut; ++c) {
-      out[band][c][0] = out[band][c][1] = out[band][c][2] = out[band][c][3] = 0;
-    }
   }
+  Clear(out);
 }
 
 }  // namespace lockstep::engine::cuda

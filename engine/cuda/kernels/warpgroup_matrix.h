@@ -83,10 +83,9 @@ __device__ __forceinline__ void BeginProducts() {
 __device__ __forceinline__ void CommitProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits for all products but for the newest kPending groups.
-template <int kPending = 0>
+// Waits for all products.
 __device__ __forceinline__ void WaitForProducts() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 // Tells the compiler that the sums are there: comes after the wait and before their first use.
 __device__ __forceinline__ void Settle(float (&sums)[8][4]) {
@@ -118,73 +117,50 @@ __device__ __forceinline__ uint32_t Zero() {
       io(s[3][2]), io(s[3][3]), io(s[4][0]), io(s[4][1]), io(s[4][2]), io(s[4][3]), io(s[5][0]), \
       io(s[5][1]), io(s[5][2]), io(s[5][3]), io(s[6][0]), io(s[6][1]), io(s[6][2]), io(s[6][3]), \
       io(s[7][0]), io(s[7][1]), io(s[7][2]), io(s[7][3])
-#define LOCKSTEP_BEGIN_PRODUCT(type, io, adds)                                                   \
-  asm volatile(                                                                                  \
-      "{.reg .pred adds;\n"                                                                      \
-      "setp.ne.b32 adds, " #adds                                                                 \
-      ", 0;\n"                                                                                   \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                \
-      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "  \
-      "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, " \
-      "%36, adds, 1, 1, %37;}"                                                                   \
-      : LOCKSTEP_SUMS(io)                                                                        \
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(right), "n"(kLies == Lies::kAsRows ? 1 : 0)      \
-      : "memory")
-#define LOCKSTEP_BEGIN_SHARED_PRODUCT(type, io, adds)                                            \
-  asm volatile(                                                                                  \
-      "{.reg .pred adds;\n"                                                                      \
-      "setp.ne.b32 adds, " #adds                                                                 \
-      ", 0;\n"                                                                                   \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                \
-      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "  \
-      "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, adds, 1, 1, " \
-      "0, 0;}"                                                                                   \
-      : LOCKSTEP_SUMS(io)                                                                        \
-      : "l"(left), "l"(right)                                                                    \
-      : "memory")
 #define LOCKSTEP_OUT(x) "=f"(x)
 #define LOCKSTEP_IN_OUT(x) "+f"(x)
+// `factors` and `transposed` as the instruction has them, then the operands that they name.
+#define LOCKSTEP_BEGIN_ONE(type, io, adds, factors, transposed, ...)                            \
+  asm volatile(                                                                                 \
+      "{.reg .pred adds;\n"                                                                     \
+      "setp.ne.b32 adds, " #adds                                                                \
+      ", 0;\n"                                                                                  \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                               \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+      "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " factors              \
+      ", adds, 1, 1, " transposed ";}"                                                          \
+      : LOCKSTEP_SUMS(io)                                                                       \
+      : __VA_ARGS__                                                                             \
+      : "memory")
+// By kType and kAdd.
+#define LOCKSTEP_BEGIN_PRODUCT(factors, transposed, ...)                              \
+  if constexpr (kType == Type::kBF16 && kAdd) {                                       \
+    LOCKSTEP_BEGIN_ONE("bf16", LOCKSTEP_IN_OUT, 1, factors, transposed, __VA_ARGS__); \
+  } else if constexpr (kType == Type::kBF16) {                                        \
+    LOCKSTEP_BEGIN_ONE("bf16", LOCKSTEP_OUT, 0, factors, transposed, __VA_ARGS__);    \
+  } else if constexpr (kAdd) {                                                        \
+    LOCKSTEP_BEGIN_ONE("f16", LOCKSTEP_IN_OUT, 1, factors, transposed, __VA_ARGS__);  \
+  } else {                                                                            \
+    LOCKSTEP_BEGIN_ONE("f16", LOCKSTEP_OUT, 0, factors, transposed, __VA_ARGS__);     \
+  }
 template <Type kType, Lies kLies, bool kAdd>
 __device__ __forceinline__ void BeginProduct(float (&s)[8][4], const uint32_t& a0,
                                              const uint32_t& a1, const uint32_t& a2,
                                              const uint32_t& a3, uint64_t right) {
-  if constexpr (kType == Type::kBF16) {
-    if constexpr (kAdd) {
-      LOCKSTEP_BEGIN_PRODUCT("bf16", LOCKSTEP_IN_OUT, 1);
-    } else {
-      LOCKSTEP_BEGIN_PRODUCT("bf16", LOCKSTEP_OUT, 0);
-    }
-  } else {
-    if constexpr (kAdd) {
-      LOCKSTEP_BEGIN_PRODUCT("f16", LOCKSTEP_IN_OUT, 1);
-    } else {
-      LOCKSTEP_BEGIN_PRODUCT("f16", LOCKSTEP_OUT, 0);
-    }
-  }
+  LOCKSTEP_BEGIN_PRODUCT("{%32, %33, %34, %35}, %36", "%37", "r"(a0), "r"(a1), "r"(a2), "r"(a3),
+                         "l"(right), "n"(kLies == Lies::kAsRows ? 1 : 0))
 }
 // The same with the left factor in shared memory, whose rows are a tile's.
 template <Type kType, bool kAdd>
 __device__ __forceinline__ void BeginSharedProduct(float (&s)[8][4], uint64_t left,
                                                    uint64_t right) {
-  if constexpr (kType == Type::kBF16) {
-    if constexpr (kAdd) {
-      LOCKSTEP_BEGIN_SHARED_PRODUCT("bf16", LOCKSTEP_IN_OUT, 1);
-    } else {
-      LOCKSTEP_BEGIN_SHARED_PRODUCT("bf16", LOCKSTEP_OUT, 0);
-    }
-  } else {
-    if constexpr (kAdd) {
-      LOCKSTEP_BEGIN_SHARED_PRODUCT("f16", LOCKSTEP_IN_OUT, 1);
-    } else {
-      LOCKSTEP_BEGIN_SHARED_PRODUCT("f16", LOCKSTEP_OUT, 0);
-    }
-  }
+  LOCKSTEP_BEGIN_PRODUCT("%32, %33", "0, 0", "l"(left), "l"(right))
 }
 #undef LOCKSTEP_OUT
 #undef LOCKSTEP_IN_OUT
 #undef LOCKSTEP_SUMS
+#undef LOCKSTEP_BEGIN_ONE
 #undef LOCKSTEP_BEGIN_PRODUCT
-#undef LOCKSTEP_BEGIN_SHARED_PRODUCT
 
 #endif  // LOCKSTEP_WARPGROUPS
 #endif  // __CUDACC__

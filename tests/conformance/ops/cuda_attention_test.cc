@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/cuda/kernels/all.h"
 #include "engine/ops/ops.h"
 #include "tests/conformance/ops/made_case.h"
 #include "tests/conformance/ops/reference.h"
@@ -84,6 +85,22 @@ void Check(const Gpu& gpu, bool backward) {
     emulation::SetOrder(emulation::Order::kBackward);
     ASSERT_EQ(Bits(RunNode(gpu, p, 0, false)), Bits(first)) << "a second run has other bits";
   }
+}
+
+// Places in a row's bytes are ints there.
+TEST(WarpgroupAttentionTest, WiderRowsThanTheKernelsCanAddressAreForOthers) {
+  cuda::AttentionArgs args;
+  args.warpgroups = true;
+  args.length = args.queries = 64;
+  args.depth = 64;
+  args.width = 64;
+  args.stride = (int64_t{1} << 30) - 8;
+  args.q.type = args.k.type = args.v.type = args.y.type = cuda::Type::kBF16;
+  EXPECT_TRUE(cuda::AttentionFitsTensorCores(args));
+  EXPECT_TRUE(cuda::AttentionFitsWarpgroups(args));
+  args.stride += 8;
+  EXPECT_FALSE(cuda::AttentionFitsTensorCores(args));
+  EXPECT_FALSE(cuda::AttentionFitsWarpgroups(args));
 }
 
 TEST(WarpgroupAttentionTest, EmulatedForwardAgreesWithFloat64) {

@@ -68,7 +68,7 @@ void WaitForCopies(int pending);
 void BeginProducts();
 void ProductLater(std::function<void()> product);
 void CommitProducts();
-void WaitForProducts(int pending);
+void WaitForProducts();
 // Says that the thread's copies into shared memory are to be seen by products.
 void PublishShared();
 // The block's dynamic shared memory, 1024-byte aligned.

@@ -13,10 +13,7 @@ namespace lockstep::engine::cuda {
 
 inline void BeginProducts() { emulation::BeginProducts(); }
 inline void CommitProducts() { emulation::CommitProducts(); }
-template <int kPending = 0>
-inline void WaitForProducts() {
-  emulation::WaitForProducts(kPending);
-}
+inline void WaitForProducts() { emulation::WaitForProducts(); }
 inline void Settle(float (&)[8][4]) {}
 inline uint32_t Zero() { return 0; }
 inline void PublishShared() { emulation::PublishShared(); }
