@@ -30,7 +30,7 @@ Launcher<AttentionBackwardArgs> LaunchMatrixAttentionBackward;
 bool AttentionFitsWarpgroups(const AttentionArgs& args);
 bool AttentionBackwardFitsWarpgroups(const AttentionBackwardArgs& args);
 Launcher<AttentionArgs> LaunchGroupAttention;
-// REQUIRES: args.delta is made; args.rows and, with dropout, args.kept.
+// Makes delta itself. REQUIRES: args.rows and, with dropout, args.kept.
 Launcher<AttentionBackwardArgs> LaunchGroupAttentionBackward;
 
 }  // namespace lockstep::engine::cuda

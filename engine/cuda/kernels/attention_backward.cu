@@ -204,6 +204,7 @@ Code LaunchTiles(const AttentionBackwardArgs& args, Stream stream) {
 }  // namespace
 
 Code LaunchAttentionBackward(const AttentionBackwardArgs& args, Stream stream) {
+  if (AttentionBackwardFitsWarpgroups(args)) return LaunchGroupAttentionBackward(args, stream);
   const AttentionArgs& f = args.forward;
   const int64_t rows = f.batch * f.heads * f.queries;
   const bool eight =
@@ -213,7 +214,6 @@ Code LaunchAttentionBackward(const AttentionBackwardArgs& args, Stream stream) {
                           : Launch(DeltaKernel<false>, Grid(DivideUp(rows * kWarp, kDeltaThreads)),
                                    kDeltaThreads, stream, args);
   if (code != 0) return code;
-  if (AttentionBackwardFitsWarpgroups(args)) return LaunchGroupAttentionBackward(args, stream);
   if (AttentionBackwardFitsTensorCores(args)) return LaunchMatrixAttentionBackward(args, stream);
   if (f.depth <= 64) return LaunchTiles<64, 32, 128>(args, stream);
   if (f.depth <= 128) return LaunchTiles<128, 16, 128>(args, stream);

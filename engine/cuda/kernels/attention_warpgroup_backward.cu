@@ -5,7 +5,8 @@
 // queries and dy, or keys and values, which stay, and the probabilities and gradients of scores
 // where they are made; the owners of keys therefore make the transposed scores. There a thread has
 // two keys of each query, whereas a random number of dropout comes with those of seven other keys:
-// the owners of queries, who need all eight, leave a bit for each.
+// the owners of queries, who need all eight, leave a bit for each, as they leave delta, which they
+// make themselves.
 #include "engine/cuda/kernels/all.h"
 #include "engine/cuda/kernels/attention_gradient.h"
 #include "engine/cuda/kernels/attention_warpgroup.h"
@@ -20,27 +21,67 @@ struct Rows {
   float delta[2];
 };
 
-// Those of the warp's 16 rows from first_row on, which are left for the owners of keys.
-[[maybe_unused]] __device__ __forceinline__ Rows RowsOf(const AttentionBackwardArgs& args,
-                                                        const Head& h, int first_row) {
-  const AttentionArgs& f = args.forward;
+// Of the forward pass what a thread needs for its rows: of y chunk lane % 4 and the one 4 further.
+struct Results {
+  RawEight y[2][2];  // zeros beyond the head's columns and the sequence
+  float log_sum[2];  // as in Rows
+};
+
+// Those of the warp's 16 rows from first_row on.
+[[maybe_unused]] __device__ __forceinline__ Results LoadResults(const AttentionArgs& f,
+                                                                const Head& h, int first_row) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t padded = PaddedLength(f.length);
-  Rows rows;
+  Results results;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int query = first_row + 8 * half + lane / 4;
-    rows.query[half] = query;
-    rows.log_sum[half] = INFINITY;
-    rows.delta[half] = 0;
-    if (query < f.length) {
-      rows.log_sum[half] = Load(f.log_sums, h.unit * f.length + query) * kLog2E;
-      rows.delta[half] = args.delta[h.unit * f.length + query];
+    const int64_t at = (h.sample * f.length + query) * f.width + h.head * f.depth;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int column = (lane % 4 + 4 * i) * kChunk;
+      const bool inside = query < f.length && column < f.depth;
+      results.y[half][i] = LoadRaw(inside ? f.y : View{nullptr, f.y.type}, at + column);
     }
+    results.log_sum[half] = INFINITY;
+    if (query < f.length) {
+      results.log_sum[half] = Load(f.log_sums, h.unit * f.length + query) * kLog2E;
+    }
+  }
+  return results;
+}
+
+// The warp's rows from first_row on, which are those of `dy` from tile_row on; they are left for
+// the owners of keys. delta = rowsum(dy y) has attention_backward.cu's order: a chunk's products
+// one after another, then the sums of chunks 4, 2 and 1 apart.
+template <Type kType>
+__device__ __forceinline__ Rows RowsOf(const AttentionBackwardArgs& args, const Head& h,
+                                       int first_row, const MatrixTile<kGroupSide>& dy,
+                                       int tile_row, const Results& results) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t padded = PaddedLength(args.forward.length);
+  Rows rows;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = 8 * half + lane / 4, query = first_row + row;
+    float sums[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint16_t* const from = dy.At(tile_row + row, lane % 4 + 4 * i);
+      const Eight own = Widen(kType, {*reinterpret_cast<const uint4*>(from), {}});
+      const Eight y = Widen(args.forward.y.type, results.y[half][i]);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) sums[i] += own.x[e] * y.x[e];
+    }
+    float delta = sums[0] + sums[1];
+    delta += __shfl_xor_sync(kAllLanes, delta, 2);
+    delta += __shfl_xor_sync(kAllLanes, delta, 1);
+    rows.query[half] = query;
+    rows.delta[half] = delta;
+    rows.log_sum[half] = results.log_sum[half];
     if (lane % 4 == 0 && query < padded) {
-      float* const own = args.rows + 2 * (h.unit * padded + query);
-      own[0] = rows.log_sum[half];
-      own[1] = rows.delta[half];
+      float* const left = args.rows + 2 * (h.unit * padded + query);
+      left[0] = rows.log_sum[half];
+      left[1] = delta;
     }
   }
   return rows;
@@ -121,10 +162,11 @@ __global__ void __launch_bounds__(kBlockThreads) GroupQueriesKernel(AttentionBac
   if (f.causal && first_query + kBlockRows < end) end = first_query + kBlockRows;
   if (kStageKeys < end) load(1, kStageKeys);
   CommitCopies();
-  const Rows rows = RowsOf(args, h, first_row);
+  const Results results = LoadResults(f, h, first_row);
   WaitForCopies<1>();
   PublishShared();
   __syncthreads();
+  const Rows rows = RowsOf<kType>(args, h, first_row, dy, warp_row, results);
   LeftFactor left_queries, left_dy, gradients;
   LoadLeft(queries, warp_row, left_queries);
   LoadLeft(dy, warp_row, left_dy);
@@ -393,7 +435,8 @@ Code LaunchGroups(const AttentionBackwardArgs& args, Stream stream) {
 
 bool AttentionBackwardFitsWarpgroups(const AttentionBackwardArgs& args) {
   return FitsWarpgroups(args.forward) && AttentionBackwardFitsTensorCores(args) &&
-         args.rows != nullptr && (args.kept != nullptr || args.forward.drop.address == nullptr);
+         AlignedEight(args.forward.y) && args.rows != nullptr &&
+         (args.kept != nullptr || args.forward.drop.address == nullptr);
 }
 
 Code LaunchGroupAttentionBackward(const AttentionBackwardArgs& args, Stream stream) {

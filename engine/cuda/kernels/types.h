@@ -213,7 +213,7 @@ struct AttentionBackwardArgs {
   View dq;
   View dk;
   View dv;
-  float* delta = nullptr;  // [batch, heads, queries]
+  float* delta = nullptr;  // [batch, heads, queries]; warpgroups leave it in `rows`
   // With forward.warpgroups: what the kernel of queries leaves for that of keys, `padded` being the
   // length up to a multiple of 64. For each query the logarithm of its sum in base 2, and delta
   // [batch, heads, padded, 2]; with dropout a bit for each probability that stays [batch, heads,

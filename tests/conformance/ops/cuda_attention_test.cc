@@ -3,9 +3,14 @@
 // as early and as late as they may be, and on this machine's where it has such instructions.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "common/half.h"
 #include "engine/cuda/kernels/all.h"
 #include "engine/ops/ops.h"
 #include "tests/conformance/ops/made_case.h"
@@ -101,6 +106,88 @@ TEST(WarpgroupAttentionTest, WiderRowsThanTheKernelsCanAddressAreForOthers) {
   args.stride += 8;
   EXPECT_FALSE(cuda::AttentionFitsTensorCores(args));
   EXPECT_FALSE(cuda::AttentionFitsWarpgroups(args));
+}
+
+// Numbers in [-1, 1) in 16 bits.
+class Numbers {
+ public:
+  Numbers(cuda::Type type, int64_t count, uint64_t site) : type_(type) {
+    for (const double x : MakeValues({DType::kF32, {count}}, site, 2)) {
+      const auto value = static_cast<float>(x);
+      bits_.push_back(type == cuda::Type::kBF16 ? BFloat16::FromFloat(value).bits
+                                                : Float16::FromFloat(value).bits);
+    }
+    bits_.resize(bits_.size() + 8);
+    shift_ = (16 - reinterpret_cast<uintptr_t>(bits_.data()) % 16) % 16 / 2;
+    std::copy_backward(bits_.begin(), bits_.end() - 8, bits_.end() - 8 + Shift());
+  }
+  cuda::View At(int64_t element) { return {bits_.data() + Shift() + element, type_}; }
+
+ private:
+  int64_t Shift() const { return static_cast<int64_t>(shift_); }
+  cuda::Type type_;
+  std::vector<uint16_t> bits_;
+  size_t shift_ = 0;
+};
+
+// rowsum(dy y) has the bits that other kernels get from a launch of its own.
+void CheckDelta(const Form& form, cuda::Type type) {
+  const int64_t width = form.heads * form.depth, count = form.batch * form.length * width;
+  const int64_t units = form.batch * form.heads, padded = (form.length + 63) / 64 * 64;
+  Numbers qkv(type, 3 * count, 1), y(type, count, 2), dy(type, count, 3), out(type, 3 * count, 4);
+  std::vector<float> log_sums(static_cast<size_t>(units * form.length), 1), delta(log_sums);
+  std::vector<float> rows(static_cast<size_t>(2 * units * padded), NAN);
+  std::vector<uint16_t> kept(static_cast<size_t>(units * padded * padded / 16));
+  const int32_t address[] = {3, 1, 2, 1};
+  cuda::AttentionBackwardArgs args;
+  cuda::AttentionArgs& f = args.forward;
+  f.batch = form.batch;
+  f.heads = form.heads;
+  f.length = f.queries = form.length;
+  f.depth = form.depth;
+  f.width = width;
+  f.stride = 3 * width;
+  f.causal = form.causal;
+  if (form.rate > 0) f.drop = {7, 20000, 1.5f, address};
+  f.round_keys = cuda::RoundKeys(f.drop.key);
+  f.q = qkv.At(0);
+  f.k = qkv.At(width);
+  f.v = qkv.At(2 * width);
+  f.y = y.At(0);
+  f.log_sums = {log_sums.data(), cuda::Type::kF32};
+  args.dy = dy.At(0);
+  args.dq = out.At(0);
+  args.dk = out.At(width);
+  args.dv = out.At(2 * width);
+  args.delta = delta.data();
+  args.rows = rows.data();
+  args.kept = kept.data();
+  const Gpu& gpu = EmulatedWarpgroups();
+  gpu.Check(gpu.tables->kernels->attention_backward(args, gpu.stream), "delta by itself");
+  f.warpgroups = true;
+  args.delta = nullptr;
+  const int64_t before = emulation::Launches();
+  gpu.Check(gpu.tables->kernels->attention_backward(args, gpu.stream), "delta within");
+  EXPECT_EQ(emulation::Launches() - before, 2) << "of dq, and of dk and dv";
+  for (int64_t unit = 0; unit < units; ++unit) {
+    for (int64_t query = 0; query < padded; ++query) {
+      const float* const row = rows.data() + 2 * (unit * padded + query);
+      const bool inside = query < form.length;
+      const float expected = inside ? delta[static_cast<size_t>(unit * form.length + query)] : 0;
+      ASSERT_EQ(std::bit_cast<uint32_t>(row[1]), std::bit_cast<uint32_t>(expected))
+          << row[1] << " instead of " << expected << " for query " << query;
+      ASSERT_EQ(std::isinf(row[0]), !inside) << query;
+    }
+  }
+}
+
+TEST(WarpgroupAttentionTest, DeltaIsThatOfALaunchOfItsOwn) {
+  int each = 0;
+  for (const Form& form : kForms) {
+    SCOPED_TRACE(form.length);
+    const cuda::Type type = each++ % 2 == 0 ? cuda::Type::kF16 : cuda::Type::kBF16;
+    ASSERT_NO_FATAL_FAILURE(CheckDelta(form, type));
+  }
 }
 
 TEST(WarpgroupAttentionTest, EmulatedForwardAgreesWithFloat64) {
