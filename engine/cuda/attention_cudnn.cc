@@ -28,6 +28,9 @@ constexpr size_t kShare = 8;
 constexpr int64_t kTile = 128;         // of the gradients of the scores, in rows and columns
 constexpr size_t kRoom = 4096;         // what engines want beside them
 constexpr size_t kMostAlgorithms = 8;  // that are tried
+// What a row is taken to be at least, of the size of all. A token that sees itself alone has a
+// gradient of 0, of which the order of sums makes something.
+constexpr double kLeastRow = 0x1p-5;
 
 // Returns whether the arrays lie as the library was told.
 bool AreAligned(const Operands& o, size_t outputs, bool backward, Type type) {
@@ -97,12 +100,15 @@ std::string AttentionDisagreement(absl::Span<const float> made, absl::Span<const
   LS_CHECK_EQ(made.size(), expected.size());
   const double unit = type == Type::kBF16 ? 0x1p-8 : 0x1p-11;
   const auto row = static_cast<size_t>(depth);
+  double all = 0;
+  for (const float x : expected) all += static_cast<double>(x) * static_cast<double>(x);
+  const double least = kLeastRow * std::sqrt(all / static_cast<double>(expected.size()));
   for (size_t first = 0; first < made.size(); first += row) {
     double squares = 0;
     for (size_t i = first; i < first + row; ++i) {
       squares += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
     }
-    const double size = std::sqrt(squares / static_cast<double>(depth));
+    const double size = std::max(least, std::sqrt(squares / static_cast<double>(depth)));
     for (size_t i = first; i < first + row; ++i) {
       const double is = static_cast<double>(made[i]), want = static_cast<double>(expected[i]);
       // The sum's error, and both sides' last rounding.

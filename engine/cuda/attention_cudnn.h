@@ -41,6 +41,7 @@ size_t AttentionWorkspaceBytes(const CudnnAttentionShape& shape, size_t most);
 // "" when rows of `depth` values `made` are `expected` but for rounding to `type`; else what is
 // wrong. Both sides round probabilities, or the gradients of scores, by half a unit each: with
 // random signs that makes in a sum a fraction of a unit of the row's size, of which 8 are allowed.
+// A row counts as a 32nd of the size of all at least.
 // REQUIRES: as many of both, whole rows.
 std::string AttentionDisagreement(absl::Span<const float> made, absl::Span<const float> expected,
                                   Type type, int64_t depth);

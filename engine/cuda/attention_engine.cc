@@ -12,12 +12,11 @@ namespace {
 
 bool IsBackward(const Node& node) { return node.op == &ops::kAttentionBackward; }
 
-// Of q, k and v.
+}  // namespace
+
 Type FactorType(const Graph& graph, const Node& node) {
   return TypeOf(graph.type(node.inputs[IsBackward(node) ? 3 : 0]).dtype);
 }
-
-}  // namespace
 
 absl::StatusOr<ops::AttentionShape> AttentionShapeOf(const Graph& graph, const Node& node) {
   std::vector<TensorType> types;
@@ -40,6 +39,12 @@ bool SuitsWarpgroups(const ops::AttentionShape& shape, Type type) {
   const int64_t depth = shape.width / shape.heads;
   return type != Type::kF32 && shape.queries == shape.length && depth % 8 == 0 && depth > 32 &&
          depth <= 64;
+}
+
+bool SuitsWarpgroups(const Graph& graph, const Node& node) {
+  if (node.op != &ops::kAttention && node.op != &ops::kAttentionBackward) return false;
+  const auto shape = AttentionShapeOf(graph, node);
+  return shape.ok() && SuitsWarpgroups(*shape, FactorType(graph, node));
 }
 
 int64_t PaddedAttentionLength(int64_t length) { return (length + 63) / 64 * 64; }

@@ -25,9 +25,14 @@ absl::StatusOr<ops::AttentionShape> AttentionShapeOf(const Graph& graph, const N
 // REQUIRES: an `attention_backward`.
 size_t CudnnBackwardBytes(const Graph& graph, const Node& node);
 
+// The type of its queries, keys and values.
+Type FactorType(const Graph& graph, const Node& node);
+
 // Returns whether our own kernels of sm_90a take such a shape with factors of that type, as
 // FitsWarpgroups has it (kernels/attention_warpgroup.h) of memory that is aligned.
 bool SuitsWarpgroups(const ops::AttentionShape& shape, Type type);
+// The same of any node.
+bool SuitsWarpgroups(const Graph& graph, const Node& node);
 // Returns the length up to whole tiles of theirs.
 int64_t PaddedAttentionLength(int64_t length);
 

@@ -13,6 +13,7 @@
 #include "engine/cuda/doctor_speed.h"
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/module.h"
+#include "engine/cuda/warpgroup_check.h"
 
 namespace lockstep::engine {
 namespace {
@@ -111,6 +112,19 @@ GpuFinding ExamineGpu(const cuda::Tables& tables, int index,
   return {State::kGood, part, absl::StrCat(text, "; a matrix product is right")};
 }
 
+// Whether attention's kernels of sm_90a agree with those that all GPUs have. REQUIRES: it has both.
+GpuFinding ExamineAttention(int index) {
+  const auto checked = [index]() -> absl::Status {
+    LS_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Device> device, cuda::Device::Open(index));
+    LS_ASSIGN_OR_RETURN(std::byte * memory, device->Allocate(kCudaWorkspaceBytes, "attention"));
+    return cuda::CheckWarpgroups(*device, cuda::Type::kBF16, memory);
+  };
+  const absl::Status status = checked();
+  if (status.ok()) return {State::kGood, "attention", "by wgmma it is what it is by mma.sync"};
+  return {State::kDoubtful, "attention",
+          absl::StrCat(status.message(), "; jobs do it by mma.sync here")};
+}
+
 GpuFinding Measured(const char* part, const absl::StatusOr<std::string>& text) {
   if (text.ok()) return {State::kGood, part, *text};
   return {State::kOptional, part, std::string(text.status().message())};
@@ -141,6 +155,7 @@ std::vector<GpuFinding> ExamineGpus() {
     const int index = static_cast<int>(i);
     findings.push_back(ExamineGpu(**module, index, (*devices)[i]));
     if (findings.back().state != State::kGood) continue;
+    if (cuda::HasWarpgroups((*devices)[i])) findings.push_back(ExamineAttention(index));
     findings.push_back(Measured("copies", MeasureCopies(index)));
     findings.push_back(Measured("products", CompareProducts(index)));
   }

@@ -14,6 +14,7 @@
 #include "engine/cuda/device_bytes.h"
 #include "engine/cuda/module.h"
 #include "engine/cuda/tuning.h"
+#include "engine/cuda/warpgroup_check.h"
 #include "engine/exec/batches.h"
 #include "engine/graph/op.h"
 #include "engine/ops/ops.h"
@@ -157,7 +158,7 @@ absl::Status CudaExecutor::Prepare(const Memory& memory) {
   CudaTarget target{&device_->tables(), spec.precision == "tf32"};
   const cuda::DeviceProperties& gpu = device_->properties();
   target.fp8 = 10 * gpu.compute_major + gpu.compute_minor >= 89;
-  target.warpgroups = cuda::HasWarpgroups(gpu);
+  target.warpgroups = cuda::UsesWarpgroups(*plan_, *device_, workspace_);
   std::unique_ptr<cuda::ProductTuning> tuning;
   if (!memory.tuning_files.empty()) {
     LS_ASSIGN_OR_RETURN(tuning,

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention by warpgroups on the emulated GPU is compared with that by mma.sync before a process
+// takes it, and faults that are planted in it are found.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/cuda/device.h"
+#include "engine/cuda/warpgroup_check.h"
+#include "tests/emulation/emulation.h"
+#include "tests/unit/engine/on_gpu.h"
+#include "tests/unit/engine/step_job.h"
+
+namespace lockstep::engine {
+namespace {
+
+using cuda::Code;
+using cuda::Type;
+using testing::HasSubstr;
+
+// What is wrong with the kernels by warpgroups.
+enum class Fault { kNone, kResult, kLogSum, kGradient, kNothing, kLaunch };
+Fault fault = Fault::kNone;
+
+// Turns a bit of the fraction of an element in 16 bits.
+void Spoil(const cuda::View& view, int64_t element) {
+  auto& bits = static_cast<uint16_t*>(view.data)[element];
+  bits = static_cast<uint16_t>(bits ^ (view.type == Type::kBF16 ? 0x0040 : 0x0200));
+}
+
+Code Attention(const cuda::AttentionArgs& args, cuda::Stream stream) {
+  if (args.warpgroups && fault == Fault::kNothing) return 0;
+  if (args.warpgroups && fault == Fault::kLaunch) return 98;
+  const Code code = cuda::EmulatedTables()->kernels->attention(args, stream);
+  if (!args.warpgroups) return code;
+  if (fault == Fault::kResult) Spoil(args.y, args.length * args.width - 3);
+  if (fault == Fault::kLogSum) static_cast<float*>(args.log_sums.data)[7] += 0.001f;
+  return code;
+}
+
+Code AttentionBackward(const cuda::AttentionBackwardArgs& args, cuda::Stream stream) {
+  const Code code = cuda::EmulatedTables()->kernels->attention_backward(args, stream);
+  if (args.forward.warpgroups && fault == Fault::kGradient) {
+    Spoil(args.dv, 130 * args.forward.stride + 5);
+  }
+  return code;
+}
+
+// A GPU of its own, whose kernels by warpgroups have the fault.
+struct FaultyGpu {
+  FaultyGpu() : kernels(*cuda::EmulatedTables()->kernels), tables(*cuda::EmulatedTables()) {
+    kernels.attention = Attention;
+    kernels.attention_backward = AttentionBackward;
+    tables.kernels = &kernels;
+  }
+  cuda::Kernels kernels;
+  cuda::Tables tables;
+};
+
+class WarpgroupCheckTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (TakesRealGpu()) GTEST_SKIP() << "of the emulated GPU";
+  }
+  void TearDown() override {
+    fault = Fault::kNone;
+    cuda::UseTables(TakesRealGpu() ? nullptr : cuda::EmulatedTables());
+  }
+
+  // What the check says of the fault.
+  static std::string Said(Fault planted, Type type) {
+    FaultyGpu gpu;
+    cuda::UseTables(&gpu.tables);
+    fault = planted;
+    const auto device = cuda::Device::Open(0).value();
+    std::byte* const memory = device->Allocate(kCudaWorkspaceBytes, "a test").value();
+    return std::string(cuda::CheckWarpgroups(*device, type, memory).message());
+  }
+
+  // A step with attention that suits warpgroups: how many of their products it has.
+  static int64_t ProductsOfAStep(Job* job) {
+    const int64_t before = emulation::GroupProducts();
+    std::vector<float> out(static_cast<size_t>(job->plan->gradient_count()));
+    const TrainSpec& spec = job->plan->spec();
+    const AnyBatch batch(spec, 1, 0, 0, spec.micro_batch);
+    EXPECT_TRUE(job->executor->RunShard(1, 0, 0, batch.fields(), out.data(), {}).ok());
+    return emulation::GroupProducts() - before;
+  }
+
+  static TrainSpec WideHeads() {
+    TrainSpec spec = TinyGpt();
+    auto& gpt = std::get<GptSpec>(spec.model);
+    gpt.layers = 1;
+    gpt.width = 128;
+    spec.precision = "bf16";
+    spec.device = DeviceKind::kCuda;
+    return spec;
+  }
+};
+
+TEST_F(WarpgroupCheckTest, BothKindsOfKernelsAgree) {
+  const int64_t before = emulation::GroupProducts();
+  EXPECT_EQ(Said(Fault::kNone, Type::kBF16), "");
+  EXPECT_EQ(Said(Fault::kNone, Type::kF16), "");
+  EXPECT_GT(emulation::GroupProducts(), before);
+}
+
+TEST_F(WarpgroupCheckTest, FaultsAreFoundAndNamed) {
+  for (const Type type : {Type::kBF16, Type::kF16}) {
+    EXPECT_THAT(Said(Fault::kResult, type), HasSubstr("the results of attention with heads of 64"));
+    EXPECT_THAT(Said(Fault::kLogSum, type), HasSubstr("the logarithms of sums of attention"));
+    EXPECT_THAT(Said(Fault::kGradient, type), HasSubstr("the gradients of attention"));
+    EXPECT_THAT(Said(Fault::kNothing, type), HasSubstr("value 0 of"));
+    EXPECT_THAT(Said(Fault::kLaunch, type), HasSubstr("attention by wgmma: "));
+  }
+}
+
+// Once for a process and GPU.
+TEST_F(WarpgroupCheckTest, AnExecutorChecksOnce) {
+  static const FaultyGpu* const gpu = new FaultyGpu;  // which nobody has asked about
+  cuda::UseTables(&gpu->tables);
+  int64_t checked[2];
+  for (int64_t& products : checked) {
+    const int64_t before = emulation::GroupProducts();
+    Job job(WideHeads());
+    products = emulation::GroupProducts() - before;
+    EXPECT_GT(ProductsOfAStep(&job), 0);
+  }
+  EXPECT_GT(checked[0], 0);
+  EXPECT_EQ(checked[1], 0);
+}
+
+TEST_F(WarpgroupCheckTest, AnExecutorDoesWithoutKernelsThatFail) {
+  static const FaultyGpu* const gpu = new FaultyGpu;
+  cuda::UseTables(&gpu->tables);
+  fault = Fault::kGradient;
+  testing::internal::CaptureStderr();
+  Job job(WideHeads());
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("attention is done by mma.sync on "));
+  EXPECT_THAT(log,
+              HasSubstr("the gradients of attention with heads of 64 columns in bf16, causal"));
+  EXPECT_EQ(ProductsOfAStep(&job), 0);
+  testing::internal::CaptureStderr();
+  Job next(WideHeads());
+  EXPECT_EQ(ProductsOfAStep(&next), 0);
+  EXPECT_EQ(testing::internal::GetCapturedStderr().find("mma.sync"), std::string::npos);
+}
+
+// Nothing is checked that is not used.
+TEST_F(WarpgroupCheckTest, OtherAttentionAsksForNoCheck) {
+  static const FaultyGpu* const gpu = new FaultyGpu;
+  cuda::UseTables(&gpu->tables);
+  const int64_t before = emulation::GroupProducts();
+  TrainSpec narrow = WideHeads(), floats = WideHeads();
+  std::get<GptSpec>(narrow.model).heads = 8;
+  floats.precision = "fp32";
+  for (const TrainSpec& spec : {narrow, floats}) Job job(spec);
+  EXPECT_EQ(emulation::GroupProducts(), before);
+}
+
+}  // namespace
+}  // namespace lockstep::engine
