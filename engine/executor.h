@@ -210,8 +210,9 @@ class Training {
 
   // Hash of the gradients of one addressed micro-batch (made inputs, initial weights): equal on
   // devices that compute the same bits. Uses the arena and `gradients` [gradient_count]; allocates
-  // the micro-batch for a moment. REQUIRES: the state is that of InitState. Hex.
-  // Errors: ResourceExhausted.
+  // the micro-batch for a moment. REQUIRES: the state is that of InitState. Hex, and `-wgmma`
+  // behind it where attention goes by the GPU's kernels of sm_90a (cuda/warpgroup_check.h). Errors:
+  // ResourceExhausted.
   virtual absl::StatusOr<std::string> DeviceHash(float* gradients) = 0;
 
   // Of the step before the newest one; zeros where the device's clock is the host's.

@@ -161,6 +161,7 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   const size_t limit_;
   const size_t moment_bytes_;
   const std::unique_ptr<cuda::Device> device_;
+  bool warpgroups_ = false;                              // attention goes by warpgroups
   StateRegion state_;                                    // the host's
   Updater host_updater_;                                 // initial values and tracking
   bool published_ = true;                                // the host's state is that of the device

@@ -64,7 +64,9 @@ absl::StatusOr<std::string> CudaExecutor::DeviceHash(float* gradients) {
   const double scale = plan_->scales_loss() ? plan_->spec().loss_scale.init : 1;
   LS_RETURN_IF_ERROR(LaunchTraining(0, batch.fields(), 0, 0, scale));
   LS_RETURN_IF_ERROR(BringGradients(gradients, {}));
-  return HashOfGradients(gradients, plan_->gradient_count());
+  const std::string hash = HashOfGradients(gradients, plan_->gradient_count());
+  // The kernels differ even where these gradients happen to be equal.
+  return warpgroups_ ? absl::StrCat(hash, "-wgmma") : hash;
 }
 
 absl::StatusOr<absl::Span<const float>> CudaExecutor::LogitsOf(ProgramKind kind,

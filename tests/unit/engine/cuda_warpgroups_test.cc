@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ namespace {
 using cuda::Code;
 using cuda::Type;
 using testing::HasSubstr;
+using testing::MatchesRegex;
 
 // What is wrong with the kernels by warpgroups.
 enum class Fault { kNone, kResult, kLogSum, kGradient, kNothing, kLaunch };
@@ -149,6 +151,31 @@ TEST_F(WarpgroupCheckTest, AnExecutorDoesWithoutKernelsThatFail) {
   Job next(WideHeads());
   EXPECT_EQ(ProductsOfAStep(&next), 0);
   EXPECT_EQ(testing::internal::GetCapturedStderr().find("mma.sync"), std::string::npos);
+}
+
+// Workers that would do attention by different kernels may not compute together.
+TEST_F(WarpgroupCheckTest, TheDeviceHashTellsWhetherAttentionGoesByWarpgroups) {
+  const auto hash = [](const cuda::Tables* tables, const TrainSpec& spec) {
+    cuda::UseTables(tables);
+    Job job(spec);
+    std::vector<float> gradients(static_cast<size_t>(job.plan->gradient_count()));
+    return job.executor->DeviceHash(gradients.data()).value();
+  };
+  static const FaultyGpu* const gpu = new FaultyGpu;
+  constexpr const char* kHex = "[0-9a-f]+";
+  const std::string with = hash(cuda::EmulatedTables(), WideHeads());
+  EXPECT_THAT(with, MatchesRegex("[0-9a-f]+-wgmma"));
+  EXPECT_EQ(hash(cuda::EmulatedTables(), WideHeads()), with);
+  fault = Fault::kResult;
+  EXPECT_THAT(hash(&gpu->tables, WideHeads()), MatchesRegex(kHex));
+  fault = Fault::kNone;
+  ::setenv("LOCKSTEP_WARPGROUPS", "0", 1);
+  EXPECT_THAT(hash(cuda::EmulatedTables(), WideHeads()), MatchesRegex(kHex));
+  ::unsetenv("LOCKSTEP_WARPGROUPS");
+  // Heads that other kernels do.
+  TrainSpec narrow = WideHeads();
+  std::get<GptSpec>(narrow.model).heads = 8;
+  EXPECT_THAT(hash(cuda::EmulatedTables(), narrow), MatchesRegex(kHex));
 }
 
 // Nothing is checked that is not used.
