@@ -10,6 +10,11 @@
 // Names the form whose sum keeps its register: left alone, GCC 12 rotates the sums through one
 // register too many and spills in the innermost loop.
 #define LS_SIMD_FMA_TO(sum, a, b) asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
+// The float at base + offset bytes + row times scale bytes in each lane.
+#define LS_SIMD_SPLAT_ROW(x, base, row, scale, offset) \
+  asm("vbroadcastss %c3(%1,%2," #scale "), %0"         \
+      : "=v"(x)                                        \
+      : "r"(base), "r"(row), "i"(offset), "m"(*(base)))
 // avx512_bf16: the only instruction here that a CPU with the flags above need not have. Denormal
 // values count as zero in it, and each product is added rounded.
 #define LS_SIMD_DOT_TABLE kAvx512Bf16Kernels

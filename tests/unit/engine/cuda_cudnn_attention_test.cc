@@ -275,9 +275,9 @@ TEST(AttentionDisagreement, RoundingIsNone) {
 
 // Of a token that sees itself alone the scores' gradient is 0, and what is made of it rounding.
 TEST(AttentionDisagreement, ARowOfRoundingsAloneIsNone) {
-  const std::vector<float> expected = {1e-6f, -2e-6f, 0.02f, -0.03f};
-  EXPECT_EQ(AttentionDisagreement({-1e-6f, 1e-6f, 0.02f, -0.03f}, expected, Type::kF16, 2), "");
-  EXPECT_NE(AttentionDisagreement({1e-4f, -2e-6f, 0.02f, -0.03f}, expected, Type::kF16, 2), "");
+  const std::vector<float> expected = {5e-7f, -1e-6f, 0.02f, -0.03f};
+  EXPECT_EQ(AttentionDisagreement({-5e-7f, 5e-7f, 0.02f, -0.03f}, expected, Type::kF16, 2), "");
+  EXPECT_NE(AttentionDisagreement({1e-4f, -1e-6f, 0.02f, -0.03f}, expected, Type::kF16, 2), "");
 }
 
 TEST(AttentionDisagreement, MoreIsSaidWithItsPlace) {
