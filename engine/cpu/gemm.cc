@@ -22,6 +22,11 @@ constexpr int64_t kRowFloatsOfFew = 12 * 1024;
 constexpr int64_t kBlockFloats = 512 * 1024;
 // A panel that passes by more tiles of rows than these is asked for early enough by the first ones.
 constexpr int64_t kAheadTiles = 32;
+// Panels of few rows are one stream, which is asked for so many floats ahead: processors' own
+// prefetching ends at each page.
+constexpr int64_t kFewAhead = 512;
+// Counts of k of a panel that stay in L1 for the next few rows.
+constexpr int64_t kFewBlock = 256;
 // With so few rows the result is transposed more quickly than the other operand.
 constexpr int64_t kSwapRows = 128;
 
@@ -294,34 +299,46 @@ void Gemm::PackFew(const void* b, int64_t begin, int64_t end, float* panels) con
 }
 
 void Gemm::RunFewPacked(const Operands& operands, ThreadPool* pool) const {
+  const int64_t width = simd_.tile_columns;
+  pool->Run([&](int index) {
+    const auto [begin, end] = PartOf(DivideUp(n_, width), index, threads_);
+    for (int64_t panel = begin; panel < end; ++panel) RunFewPanel(operands, panel * width);
+  });
+}
+
+void Gemm::RunFewPanel(const Operands& operands, int64_t column) const {
   const int64_t width = simd_.tile_columns, k = StoredK();
   const auto& tiles = shape_.bf16 ? simd_.pair_tile : simd_.tile;
   const auto at = [](const float* values, int64_t offset) {
     return values == nullptr ? nullptr : values + offset;
   };
-  pool->Run([&](int index) {
-    const auto [begin, end] = PartOf(DivideUp(n_, width), index, threads_);
-    Tile tile;
-    tile.k = tile.a_row = k;
-    tile.a_k = 1;
-    tile.b_stride = width;
-    tile.c_stride = operands.c_stride;
-    tile.accumulate = operands.accumulate;
-    tile.epilogue = operands.epilogue;
-    for (int64_t j = begin * width; j < end * width; j += width) {
-      tile.b = operands.packed + j * k;
-      tile.columns = std::min(width, n_ - j);
-      tile.epilogue.bias = at(operands.epilogue.bias, j);
-      for (int64_t row = 0; row < m_; row += simd_.tile_rows) {
-        const int64_t from = row * n_ + j;
-        tile.a = operands.a + row * k;
-        tile.c = operands.c + row * operands.c_stride + j;
-        tile.epilogue.residual = at(operands.epilogue.residual, from);
-        tile.epilogue.mask = at(operands.epilogue.mask, from);
-        tiles[std::min<int64_t>(simd_.tile_rows, m_ - row)](tile);
-      }
+  // A tile of tile_rows asks for nothing, so that there are more of fewer rows. The first one reads
+  // a block of the panel from memory, the others from the cache.
+  const int64_t parts = DivideUp(m_, std::min<int64_t>(kMostFewRows, simd_.tile_rows - 1));
+  const int64_t rows = DivideUp(m_, parts), block = parts == 1 ? k : kFewBlock;
+  Tile tile;
+  tile.a_row = k;
+  tile.a_k = 1;
+  tile.b_stride = width;
+  tile.c_stride = operands.c_stride;
+  tile.epilogue = operands.epilogue;
+  tile.columns = std::min(width, n_ - column);
+  tile.epilogue.bias = at(operands.epilogue.bias, column);
+  for (int64_t p = 0; p < k; p += block) {
+    tile.k = std::min(block, k - p);
+    tile.b = operands.packed + column * k + p * width;
+    tile.accumulate = operands.accumulate || p > 0;
+    tile.last = p + block >= k;
+    for (int64_t row = 0; row < m_; row += rows) {
+      const int64_t from = row * n_ + column;
+      tile.a = operands.a + row * k + p;
+      tile.c = operands.c + row * operands.c_stride + column;
+      tile.epilogue.residual = at(operands.epilogue.residual, from);
+      tile.epilogue.mask = at(operands.epilogue.mask, from);
+      tile.ahead_rows = row == 0 ? kFewAhead / width : 0;
+      tiles[std::min(rows, m_ - row)](tile);
     }
-  });
+  }
 }
 
 void Gemm::RunFew(const Operands& operands, const GemmEpilogue& epilogue, float* scratch,

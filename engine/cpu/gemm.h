@@ -103,6 +103,8 @@ class Gemm {
   void PackFew(const void* b, int64_t begin, int64_t end, float* panels) const;
   // The same with all of B packed: it is read in one stream, which is all the work.
   void RunFewPacked(const Operands& operands, ThreadPool* pool) const;
+  // The panel of B that begins with `column`.
+  void RunFewPanel(const Operands& operands, int64_t column) const;
   // The product of either way.
   void RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch,
              ThreadPool* pool) const;

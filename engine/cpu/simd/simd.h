@@ -47,6 +47,9 @@ struct Tile {
   // The next tile's C, where it is needed as soon as that begins. Null: this tile's is asked for.
   float* ahead_c = nullptr;
   bool adds = false;  // the chain begins with 0, and its sum is added to C
+  // B is asked for so many counts of k before it is needed, into the first-level cache. 0: not.
+  // Tiles of kMostFewRows rows or fewer, but not of tile_rows, do so.
+  int64_t ahead_rows = 0;
 };
 
 // C (rows x columns) = sum over p of A(i, p) * B(p, j), each element the chain of a tile, for so
