@@ -18,8 +18,10 @@ namespace {
 // What the fp32 copies of a block may take: they stay in the second-level cache.
 constexpr int64_t kBlockBytes = 512 * 1024;
 // A matrix product reads its whole other factor for each block: it gets at least so many rows
-// (pixels, of images).
+// (pixels, of images; more where nothing is summed over the blocks, since a convolution's filters
+// are larger yet when they are transformed).
 constexpr int64_t kProductRows = 256;
+constexpr int64_t kImagePixels = 768;
 constexpr int64_t kLeastRows = 16;
 constexpr int64_t kElementwiseBlock = 32 * 1024;
 constexpr size_t kAlign = 64;
@@ -116,7 +118,8 @@ void Layout::ChooseBlock(const Node& node) {
     }
   }
   if (!any) return;
-  const int64_t least = rules.rounded != 0 ? (kProductRows + pixels - 1) / pixels
+  const int64_t product_rows = pixels > 1 && rules.sums == 0 ? kImagePixels : kProductRows;
+  const int64_t least = rules.rounded != 0 ? (product_rows + pixels - 1) / pixels
                         : pixels > 1       ? 1
                                            : kLeastRows;
   block = std::clamp<int64_t>(kBlockBytes / row_bytes, std::min(least, rows), rows);
@@ -166,6 +169,7 @@ Graph Layout::MakeInner(const Node& node, int64_t block_rows) const {
   }
   Attrs attrs = node.attrs;
   attrs.Set(kDTypeAttr, std::string(Name(DType::kF32)));
+  if (block_rows < rows) attrs.Set(kWholeRowsAttr, rows);
   graph.Add(*node.op, leaves, attrs, node.name);
   LS_CHECK(graph.status().ok()) << node.op->name << ": " << graph.status();
   return graph;

@@ -120,6 +120,9 @@ absl::StatusOr<std::vector<TensorType>> InferOutputs(const OpDef& op,
                                                      const Attrs& attrs);
 // The attribute that names the type of a node's activations; without it they are fp32.
 inline constexpr const char* kDTypeAttr = "dtype";
+// The attribute of a node that computes some rows of another one: how many that has. What is chosen
+// by the number of rows is chosen by these, so that cuts leave the bits alone.
+inline constexpr const char* kWholeRowsAttr = "whole_rows";
 
 // Returns what running `node` of `graph` once costs.
 Cost CostOf(const Graph& graph, const Node& node);

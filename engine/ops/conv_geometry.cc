@@ -42,6 +42,7 @@ absl::StatusOr<ConvGeometry> ConvOf(const TensorType& x, const TensorType& weigh
   LS_RETURN_IF_ERROR(CheckMatrix("weight", weight, 4));
   ConvGeometry g;
   g.images = x.shape[0];
+  g.whole_images = attrs.Int(kWholeRowsAttr, g.images);
   g.height = x.shape[1];
   g.width = x.shape[2];
   g.channels = x.shape[3];

@@ -15,7 +15,7 @@ constexpr int64_t kMinDirectFilters = 8;
 constexpr int64_t kMaxDirectFloats = 48 * 1024;
 
 int64_t Tiles(const ConvGeometry& g) {
-  return g.images * ((g.out_height + 1) / 2) * ((g.out_width + 1) / 2);
+  return g.whole_images * ((g.out_height + 1) / 2) * ((g.out_width + 1) / 2);
 }
 
 int64_t PaddedFloats(const ConvGeometry& g) {

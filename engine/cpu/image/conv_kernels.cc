@@ -339,7 +339,7 @@ class WinogradKernel : public CpuKernel {
     auto* u = context.At<float>(packed ? *operands_.packed : operands_.scratch);
     auto* scratch =
         packed ? context.At<float>(operands_.scratch) : u + product_.filter_bytes() / sizeof(float);
-    if (!packed) {
+    if (!packed && !context.continues) {
       product_.TransformFilters(context.At<float>(operands_.inputs[1]), order_, u, context.pool);
     }
     product_.Run(context.At<float>(operands_.inputs[0]), u, epilogue,

@@ -7,9 +7,10 @@ namespace lockstep::engine {
 namespace {
 
 constexpr int64_t kElements = 16;  // of a transformed tile
-constexpr int64_t kMinChunk = 48;  // tiles; whole tiles of every instruction set's products
+constexpr int64_t kMinChunk = 48;  // tiles
 constexpr int64_t kMaxChunk = 192;
-constexpr int64_t kKBlock = 256;  // inputs that are summed in registers
+constexpr int64_t kTileRows = 12;  // whole tiles of every instruction set's products
+constexpr int64_t kKBlock = 256;   // inputs that are summed in registers
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 size_t Aligned(int64_t floats) { return static_cast<size_t>(DivideUp(floats, 16) * 16); }
@@ -21,6 +22,13 @@ int64_t Apart(int64_t floats) { return (DivideUp(floats, 16) | 1) * 16; }
 // The more channels, the more tiles it takes to make use of the transformed filters in the cache.
 int64_t ChunkOf(int64_t channels) {
   return std::clamp(channels * 3 / 4 / kMinChunk * kMinChunk, kMinChunk, kMaxChunk);
+}
+
+// Tiles of a chunk of a product, in which nothing is summed over tiles: chunks of one size, an
+// eighth more than ChunkOf at most, rather than a small one at the end.
+int64_t EvenChunk(int64_t tiles, int64_t channels) {
+  const int64_t most = ChunkOf(channels) * 9 / 8, chunks = DivideUp(tiles, most);
+  return std::min(DivideUp(DivideUp(tiles, chunks), kTileRows) * kTileRows, most);
 }
 
 // Rows of so few floats are read where they lie: a panel of them stays in L1 without being copied.
@@ -79,7 +87,7 @@ WinogradShape WinogradBackward(const ConvGeometry& g) {
 
 WinogradProduct::WinogradProduct(const WinogradShape& shape, Isa isa, int threads)
     : s_(shape), simd_(SimdFor(isa)), image_(ImageSimdFor(isa)), threads_(threads) {
-  chunk_ = ChunkOf(std::max(s_.inputs, s_.outputs));
+  chunk_ = EvenChunk(s_.tiles(), std::max(s_.inputs, s_.outputs));
   filter_floats_ = Apart(DivideUp(s_.outputs, simd_.tile_columns) * simd_.tile_columns * s_.inputs);
   v_floats_ = Apart(chunk_ * s_.inputs);
   m_floats_ = Apart(chunk_ * s_.outputs);
