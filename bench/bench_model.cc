@@ -24,6 +24,7 @@
 #include "bench/node_times.h"
 #include "bench/timing.h"
 #include "engine/cpu/machine_peak.h"
+#include "engine/exec/kernel_choice.h"
 #include "engine/exec/plan.h"
 
 namespace lockstep::engine {
@@ -149,6 +150,7 @@ int Run(const Options& options) {
 }  // namespace lockstep::engine
 
 int main(int argc, char** argv) {
+  lockstep::engine::MeasureKernels("");  // the quickest ones, as workers take them
   lockstep::engine::Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];

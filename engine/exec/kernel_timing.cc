@@ -85,18 +85,15 @@ void AddAttention(Sketch* s) {
   s->Add(ops::kAttentionBackward, {s->Leaf({128, 128}), y, {y.node, 1}, qkv}, attrs);
 }
 
-// By Winograd's algorithm, as a product, and of a stride.
+// As products, of 3 x 3 pixels and of single ones. By Winograd's algorithm bf16 is widened on every
+// instruction set, so that products alone tell them apart.
 void AddConvolutions(Sketch* s) {
-  const Value x = s->Leaf({1, 14, 14, 64});
-  const Value filters = s->Leaf({64, 64, 3, 3}), points = s->Leaf({64, 64, 1, 1});
-  const Attrs same = {{"padding", Shape{1, 1}}};
-  const Attrs halves = {{"padding", Shape{1, 1}}, {"stride", Shape{2, 2}}};
-  const Value y = s->Add(ops::kConv2d, {x, filters}, same);
-  s->Add(ops::kConv2d, {x, filters}, halves);
-  s->Add(ops::kConv2d, {x, points});
-  Attrs of_weight = same;
-  of_weight.Set("kernel", Shape{3, 3});
-  s->Add(ops::kConv2dBackwardWeight, {y, x}, of_weight);
+  const Value x = s->Leaf({2, 14, 14, 64}), filters = s->Leaf({64, 64, 3, 3});
+  const Value wider = s->Leaf({256, 64, 1, 1}), narrower = s->Leaf({64, 256, 1, 1});
+  s->Add(ops::kConv2d, {x, filters}, {{"padding", Shape{1, 1}}, {"stride", Shape{2, 2}}});
+  const Value y = s->Add(ops::kConv2d, {x, wider});
+  s->Add(ops::kConv2d, {y, narrower});
+  s->Add(ops::kConv2dBackwardWeight, {y, x}, {{"kernel", Shape{1, 1}}});
 }
 
 Graph GraphOf(OpClass op_class) {
