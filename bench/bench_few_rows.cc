@@ -2,7 +2,8 @@
 // Times the products that one token of GPT-2 (124M) takes, one after the other over all layers, so
 // that weights come from memory, against reading as many bytes in one stream, in turn: what few
 // rows cost beyond the reading of their weights. They are packed, as a decode program has them, or
-// read where they lie.
+// read where they lie. With the kernels that a worker takes: the quickest of this CPU, or those
+// that LOCKSTEP_ISA names.
 //
 //   bench_few_rows [rounds]
 //
@@ -17,11 +18,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "bench/timing.h"
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/isa.h"
+#include "engine/exec/kernel_choice.h"
 
 namespace lockstep::engine {
 namespace {
@@ -65,11 +68,11 @@ __attribute__((target("avx2"))) void Read(const std::byte* from, int64_t bytes) 
 
 class Token {
  public:
-  Token(int64_t rows, bool bf16, int threads) : each_(bf16 ? 2 : 4), pool_(threads) {
+  Token(int64_t rows, bool bf16, Isa isa, int threads) : each_(bf16 ? 2 : 4), pool_(threads) {
     for (int layer = 0; layer < kLayers; ++layer) {
-      for (const GemmShape& shape : kLayer) Add(shape, rows, bf16, threads);
+      for (const GemmShape& shape : kLayer) Add(shape, rows, bf16, isa, threads);
     }
-    Add(kHead, rows, bf16, threads);
+    Add(kHead, rows, bf16, isa, threads);
     weights_ = bench::Allocate<std::byte>(static_cast<size_t>(bytes_));
     auto* const halves = reinterpret_cast<uint16_t*>(weights_.get());
     for (int64_t i = 0; i < bytes_ / 2; ++i) halves[i] = static_cast<uint16_t>(0x3c00 + i % 251);
@@ -115,10 +118,10 @@ class Token {
     Gemm gemm;
     int64_t count;
   };
-  void Add(GemmShape shape, int64_t rows, bool bf16, int threads) {
+  void Add(GemmShape shape, int64_t rows, bool bf16, Isa isa, int threads) {
     shape.m = rows;
     shape.bf16 = bf16;
-    products_.push_back({Gemm(shape, DetectIsa(), threads), shape.n * shape.k});
+    products_.push_back({Gemm(shape, isa, threads), shape.n * shape.k});
     bytes_ += shape.n * shape.k * each_;
     packed_floats_ += static_cast<int64_t>(products_.back().gemm.packed_bytes() / 4);
     scratch_bytes_ = std::max(scratch_bytes_, products_.back().gemm.scratch_bytes());
@@ -135,11 +138,19 @@ class Token {
 };
 
 int Run(int rounds) {
-  std::printf("%s; 124M weights a token, GB/s\n", Name(DetectIsa()));
+  MeasureKernels("");
+  const absl::StatusOr<KernelChoices> choices = ChooseKernels("");
+  if (!choices.ok()) {
+    std::fprintf(stderr, "%s\n", choices.status().ToString().c_str());
+    return 2;
+  }
+  const CpuTargets targets = choices->Targets(1, std::nullopt);
+  const Isa isas[] = {targets[OpClass::kProducts].isa, targets[OpClass::kBf16Products].isa};
+  std::printf("fp32 %s, bf16 %s; 124M weights a token, GB/s\n", Name(isas[0]), Name(isas[1]));
   for (const int threads : {1, 2}) {
     for (const bool bf16 : {false, true}) {
       for (const int64_t rows : {1, 2, 4, 8}) {
-        Token token(rows, bf16, threads);
+        Token token(rows, bf16, isas[bf16 ? 1 : 0], threads);
         Least packed, products, stream;
         for (int round = 0; round < rounds; ++round) {
           packed.Time([&] { token.MultiplyPacked(); });

@@ -23,8 +23,8 @@ struct RunContext {
   std::byte* base[kRegions] = {};
   // Outputs in the gradient vector are added to what is there.
   bool accumulate = false;
-  // An earlier part of the same node was the call before: sums go on from what it has left, and what
-  // it made in scratch of inputs that are not cut is there.
+  // An earlier part of the same node was the call before: sums go on from what it has left, and
+  // what it made in scratch of inputs that are not cut is there.
   bool continues = false;
   // Rows of an evaluation block that count.
   int64_t valid_rows = 0;

@@ -31,7 +31,7 @@ absl::StatusOr<Window> WindowOf(const Attrs& attrs);
 struct ConvGeometry {
   int64_t images = 0;
   int64_t whole_images = 0;  // of the node that this is cut from (kWholeRowsAttr); else `images`
-  int64_t height = 0;  // of x
+  int64_t height = 0;        // of x
   int64_t width = 0;
   int64_t channels = 0;
   int64_t filters = 0;  // channels of y

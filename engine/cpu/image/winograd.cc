@@ -27,8 +27,8 @@ int64_t ChunkOf(int64_t channels) {
 // Tiles of a chunk of a product, in which nothing is summed over tiles: chunks of one size, an
 // eighth more than ChunkOf at most, rather than a small one at the end.
 int64_t EvenChunk(int64_t tiles, int64_t channels) {
-  const int64_t most = ChunkOf(channels) * 9 / 8, chunks = DivideUp(tiles, most);
-  return std::min(DivideUp(DivideUp(tiles, chunks), kTileRows) * kTileRows, most);
+  const int64_t most = ChunkOf(channels) * 9 / 8 / kTileRows * kTileRows;
+  return DivideUp(DivideUp(tiles, DivideUp(tiles, most)), kTileRows) * kTileRows;
 }
 
 // Rows of so few floats are read where they lie: a panel of them stays in L1 without being copied.

@@ -131,7 +131,7 @@ TEST_P(GemmTest, OfBf16IsTheDefinedChains) {
   };
   for (const int64_t m : {1, 2, 3, 5, 8, 9}) {
     for (const int64_t n : {1, 10, 75, 150}) {
-      for (const int64_t k : {2, 6, 40, 334}) {
+      for (const int64_t k : {2, 6, 40, 334, 520}) {
         GemmShape shape{.m = m, .n = n, .k = k, .b_transposed = GetParam(), .bf16 = true};
         const Operands of(shape);
         const std::vector<uint16_t> a = narrow(of.a), b = narrow(of.b);
