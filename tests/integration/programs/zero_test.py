@@ -55,9 +55,9 @@ class Zero(harness.ProgramTest):
 
     def test_going_on_with_one_of_four_workers_loses_nothing(self):
         path = self.write("job.yaml", job(
-            steps=60, extra="elastic: {min_workers: 1, max_workers: 4}\nverify_replicas: 5 steps\n"))
+            steps=200, extra="elastic: {min_workers: 1, max_workers: 4}\nverify_replicas: 5 steps\n"))
         wanted = self.outcome(self.train(*OFF, path))
-        code, out, err = self.launch("chaos", "-o", "json", "--slow", "rank:0:20x", "--scale", "1@step:20", path)
+        code, out, err = self.launch("chaos", "-o", "json", "--slow", "rank:0:100x", "--scale", "1@step:20", path)
         self.assertEqual(code, 0, err)
         result = json.loads(out.strip().splitlines()[-1])
         self.assertEqual(self.outcome(result), wanted)
