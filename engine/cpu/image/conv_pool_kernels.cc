@@ -155,8 +155,10 @@ class WinogradKernel : public ForwardKernel {
     epilogue.bias = Input(context, 2);
     epilogue.relu = relu_;
     auto* const u = context.At<float>(operands_.scratch);
-    product_.TransformFilters(Input(context, 1), {9, geometry_.channels * 9, false}, u,
-                              context.pool);
+    if (!context.continues) {
+      product_.TransformFilters(Input(context, 1), {9, geometry_.channels * 9, false}, u,
+                                context.pool);
+    }
     product_.RunPooled(Input(context, 0), u, epilogue, Pooled(context), Places(context),
                        u + product_.filter_bytes() / sizeof(float), context.pool);
   }
