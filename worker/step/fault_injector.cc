@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -20,6 +21,9 @@
 
 namespace lockstep::worker {
 namespace {
+
+// As long as a node of a slow machine may take: much less than any failure_detection.
+constexpr absl::Duration kPiece = absl::Milliseconds(10);
 
 // The run's coordinator: who holds a lock on its journal. One that is just being started again is
 // waited for. 0: there is none.
@@ -137,8 +141,14 @@ void FaultInjector::At(chaos::Place place, int64_t step) {
   }
 }
 
-void FaultInjector::Slow(absl::Duration time) const {
-  if (factor_ > 1) absl::SleepFor(time * (factor_ - 1));
+void FaultInjector::Slow(Clock* clock, absl::Duration time,
+                         const std::function<bool()>& cancelled) const {
+  absl::Duration rest = time * (factor_ - 1);
+  while (rest > absl::ZeroDuration() && !cancelled()) {
+    const absl::Duration piece = std::min(rest, kPiece);
+    clock->Sleep(piece);
+    rest -= piece;
+  }
 }
 
 bool FaultInjector::Mark(int number, int pid) const {

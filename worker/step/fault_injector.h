@@ -7,6 +7,7 @@
 #define LOCKSTEP_WORKER_STEP_FAULT_INJECTOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/chaos.h"
+#include "common/clock.h"
 
 namespace lockstep::worker {
 
@@ -29,8 +31,9 @@ class FaultInjector {
   void Expose(void* state) { state_ = state; }
   // The worker is at `place` of `step`. Does not return when a fault that ends it is due.
   void At(chaos::Place place, int64_t step);
-  // A shard's work took `time`: makes it take longer when the worker is to be slow.
-  void Slow(absl::Duration time) const;
+  // A shard's work took `time`: makes it take longer when the worker is to be slow. A slow worker
+  // moves on: `cancelled` is asked again and again meanwhile, as between nodes; true ends it.
+  void Slow(Clock* clock, absl::Duration time, const std::function<bool()>& cancelled) const;
 
  private:
   struct Due {

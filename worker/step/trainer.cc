@@ -181,6 +181,7 @@ absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced)
   LS_ASSIGN_OR_RETURN(const engine::StepResult result,
                       BeginUpdate(last, reduced.slices, step, nullptr));
   if (committed_step() == step) NoteCommitted(result);
+  watch_.At(committed_step() == step ? chaos::Place::kCommitted : chaos::Place::kBegun, step);
   return CheckFinite(step, result);
 }
 
@@ -360,7 +361,7 @@ absl::Status Trainer::RunShard(const data::Batch& batch, float* leaf,
     const PhaseTimer computing(profiler_.get(), StepPhase::kCompute);
     LS_RETURN_IF_ERROR(executor_->RunShard(step, batch.shard, micro, micro_fields_, leaf, hooks));
   }
-  if (faults_ != nullptr) faults_->Slow(clock_->Now() - begin);
+  if (faults_ != nullptr) faults_->Slow(clock_, clock_->Now() - begin, hooks.cancelled);
   return absl::OkStatus();
 }
 
@@ -368,7 +369,6 @@ absl::StatusOr<engine::StepResult> Trainer::Update(Communicator* communicator,
                                                    absl::Span<const Slice> reduced, int64_t step,
                                                    RunRecord* record) {
   const StepWatch::Scope part(&watch_, UPDATING, StepPhase::kUpdate);
-  watch_.At(chaos::Place::kReduced, step);
   LS_ASSIGN_OR_RETURN(const engine::StepResult result,
                       BeginUpdate(communicator, reduced, step, record));
   if (begun_step() == committed_step()) return result;
@@ -381,6 +381,7 @@ absl::StatusOr<engine::StepResult> Trainer::Update(Communicator* communicator,
 absl::StatusOr<engine::StepResult> Trainer::BeginUpdate(Communicator* communicator,
                                                         absl::Span<const Slice> reduced,
                                                         int64_t step, RunRecord* record) {
+  watch_.At(chaos::Place::kReduced, step);
   if (checkpointer_ != nullptr) {
     const StepWatch::Scope copying(&watch_, COPYING_CHECKPOINT);
     checkpointer_->WaitForCopy();
