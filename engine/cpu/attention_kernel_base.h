@@ -47,6 +47,9 @@ class AttentionKernelBase : public CpuKernel {
   virtual int64_t ScratchFloats() const = 0;
 
  protected:
+  // Rows that are written one after the other are fetched so many before.
+  static constexpr int64_t kRowsAhead = 8;
+
   // One head's place in the operands.
   struct Head {
     int64_t sample = 0;
@@ -118,6 +121,22 @@ class AttentionKernelBase : public CpuKernel {
       const auto [begin, end] = PartOf(shape_.batch * shape_.heads, index, threads_);
       for (int64_t unit = begin; unit < end; ++unit) run(HeadAt(context, unit), scratch);
     });
+  }
+
+  // Rows [begin, end) of a head.
+  template <typename T>
+  void Fetch(const T* rows, int64_t stride, int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) tiles_.FetchRow(rows, stride, i);
+  }
+  // The next head's keys and values, as many as there are queries from `begin` to `end`.
+  template <typename T>
+  void FetchNext(const RunContext& context, const Head& h, int64_t begin, int64_t end) const {
+    const int64_t unit = h.sample * shape_.heads + h.head + 1;
+    if (unit == shape_.batch * shape_.heads) return;
+    const Head next = HeadAt(context, unit);
+    for (const int64_t part : {1, 2}) {
+      Fetch(Part<T>(context, operands_.inputs, first_, part, next), head_.stride, begin, end);
+    }
   }
 
   const size_t first_;

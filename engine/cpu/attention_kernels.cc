@@ -54,6 +54,7 @@ class AttentionKernel : public AttentionKernelBase {
       }
       tiles_.ByDepth(strip, scores, values, out);
       for (int64_t i = begin; i < end; ++i) {
+        tiles_.FetchRow(y, shape_.width, i + kRowsAhead);
         simd_.scale(out + (i - begin) * head_.padded_depth, factors[i - begin], head_.depth, false,
                     y + i * shape_.width);
       }
@@ -144,6 +145,7 @@ class AttentionBackwardKernel : public AttentionKernelBase {
       const int64_t end = std::min(begin + head_.strip, head_.queries);
       RunStrip(context, h, begin, end, b);
       for (int64_t i = begin; i < end; ++i) {
+        tiles_.FetchRow(dq, head_.stride, i + kRowsAhead);
         simd_.scale(b.dq + (i - begin) * head_.padded_depth, head_.scale, head_.depth, false,
                     dq + i * head_.stride);
       }
@@ -152,6 +154,8 @@ class AttentionBackwardKernel : public AttentionKernelBase {
     float* dv = Part<float>(context, operands_.outputs, 0, 2, h);
     const int64_t seen = tiles_.KeysOf(head_.queries);
     for (int64_t i = 0; i < seen; ++i) {
+      tiles_.FetchRow(dk, head_.stride, i + kRowsAhead);
+      tiles_.FetchRow(dv, head_.stride, i + kRowsAhead);
       std::copy_n(b.dk + i * head_.padded_depth, head_.depth, dk + i * head_.stride);
       std::copy_n(b.dv + i * head_.padded_depth, head_.depth, dv + i * head_.stride);
     }
@@ -181,6 +185,7 @@ class AttentionBackwardKernel : public AttentionKernelBase {
       std::fill(p + seen, p + reach, 0.0f);
       std::fill(dp + seen, dp + reach, 0.0f);
       if (seen == 0) continue;
+      tiles_.FetchRow(y, shape_.width, i + 2);
       rows_.exp_shifted(p, log_sums[i], seen, p);
       const float delta = rows_.dot(dy + i * shape_.width, y + i * shape_.width, head_.depth);
       if (shape_.rate > 0) Words(h, i, seen, b.words);

@@ -78,6 +78,9 @@ HeadShape::HeadShape(const ops::AttentionShape& shape, const SimdKernels& simd, 
 void HeadTiles::PackTransposed(const float* src, float* panels) const {
   const int64_t width = simd_.tile_columns;
   for (int64_t j = 0; j < s_.length; j += width) {
+    for (int64_t i = j + width; i < std::min(j + 2 * width, s_.length); ++i) {
+      FetchRow(src, s_.stride, i);
+    }
     simd_.pack_transposed(src + j * s_.stride, s_.stride, s_.depth, std::min(width, s_.length - j),
                           panels + j * s_.depth);
   }

@@ -52,6 +52,14 @@ class HeadTiles {
  public:
   HeadTiles(const HeadShape& shape, const SimdKernels& simd) : s_(shape), simd_(simd) {}
 
+  // Row i of a head, of rows that are `stride` apart, is on its way to the cache, to be read or to
+  // be written: they lie too far apart for the processor to see that they go on. There need not be
+  // one.
+  template <typename T>
+  void FetchRow(const T* rows, int64_t stride, int64_t i) const {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    for (int64_t j = 0; j < s_.depth; j += kLine) __builtin_prefetch(rows + i * stride + j);
+  }
   // Keys that queries below `query_end` may look at.
   int64_t KeysOf(int64_t query_end) const { return s_.causal ? query_end : s_.length; }
   // Of these `keys`, the ones whose probabilities for `query` are read: with a causal mask, to the
