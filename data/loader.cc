@@ -48,7 +48,8 @@ class RingLoader : public Loader {
       : dataset_(*dataset),
         sampler_(*sampler),
         options_(options),
-        slots_(static_cast<size_t>(options.prefetch + kHeld)),
+        // Without threads nothing is made ahead: a ring as short as can be stays in the caches.
+        slots_(static_cast<size_t>(options.threads == 0 ? kHeld : options.prefetch + kHeld)),
         indices_(static_cast<size_t>(options.threads + 1)) {}
 
   // Allocates and starts the threads.
