@@ -182,8 +182,11 @@ void Gemm::RunTiles(const Operands& operands, int64_t row_begin, int64_t row_end
         PackPanels(operands.b, p, tile.k, first * width, last * width, scratch);
       }
       for (int64_t row = row_begin; row < row_end; row += row_block_) {
-        RunBlock(operands, p, row, std::min(row + row_block_, row_end), first, last, panels,
-                 scratch, &tile);
+        const int64_t end = std::min(row + row_block_, row_end);
+        // Whole rows of A that are read where they are, of the next block, if there is one.
+        const bool asks = end < row_end && !pack_a_ && a_row_ == tile.k;
+        RunBlock(operands, p, row, end, first, last, panels, scratch,
+                 asks ? operands.a + end * a_row_ : nullptr, &tile);
       }
     }
   }
@@ -191,7 +194,7 @@ void Gemm::RunTiles(const Operands& operands, int64_t row_begin, int64_t row_end
 
 void Gemm::RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int64_t row_end,
                     int64_t panel_begin, int64_t panel_end, const float* panels, float* scratch,
-                    Tile* tile) const {
+                    const float* next_a, Tile* tile) const {
   const int64_t width = simd_.tile_columns;
   const float* a = operands.a + row_begin * a_row_ + p * a_k_;
   if (pack_a_) {
@@ -222,7 +225,10 @@ void Gemm::RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int6
         tile->ahead_c = below < row_end ? operands.c + below * operands.c_stride + column
                                         : operands.c + row_begin * operands.c_stride + next_column;
       }
-      if (ahead > 0) {
+      if (next_a != nullptr && j + 1 == panel_end) {
+        tile->ahead = next_a + (i - row_begin) * tile->k;
+        tile->ahead_step = 4 * simd_.tile_rows;
+      } else if (ahead > 0) {
         tile->ahead = tile->b + width * tile->k + (i - row_begin) / simd_.tile_rows * ahead;
       }
       RunTile(operands, i, std::min<int64_t>(simd_.tile_rows, row_end - i), j * width, tile);

@@ -92,10 +92,10 @@ class Gemm {
   void RunTiles(const Operands& operands, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                 int64_t panel_end, float* scratch) const;
   // One block of rows on the block of B from panel_begin on, which `panels` holds where it is
-  // packed.
+  // packed. `next_a`: the rows of A after these, which the last panel's tiles ask for; may be null.
   void RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int64_t row_end,
                 int64_t panel_begin, int64_t panel_end, const float* panels, float* scratch,
-                Tile* tile) const;
+                const float* next_a, Tile* tile) const;
   // The product of few rows: threads cut its columns.
   void RunFew(const Operands& operands, const GemmEpilogue& epilogue, float* scratch,
               ThreadPool* pool) const;
