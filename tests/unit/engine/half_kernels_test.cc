@@ -66,7 +66,9 @@ TEST(Bf16ArithmeticTest, IsThatOfFp32RoundedOnce) {
       } else {
         ASSERT_EQ(sum[i], BFloat16::FromFloat(want).bits) << i;
       }
-      ASSERT_EQ(gradient[i], value(b[i]) > 0 ? a[i] : 0) << i;
+      // By its bits: a test before may have left denormals to count as 0.
+      const bool above = b[i] > 0 && b[i] <= 0x7f80;
+      ASSERT_EQ(gradient[i], above ? a[i] : 0) << i;
     }
   }
 }
