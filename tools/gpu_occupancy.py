@@ -10,8 +10,8 @@ WARPS = {"80": 64, "86": 48, "87": 48, "89": 48, "90": 64, "100": 64, "103": 64,
 SHARED = {"80": 164, "86": 100, "87": 164, "89": 100, "90": 228, "100": 228, "103": 228, "120": 100}  # KiB
 FEW_BLOCKS = {"86": 16, "87": 16, "89": 24}
 # The launch's shared memory, which no compiler knows: as LaunchShared is called in attention_matrix.cu,
-# attention_matrix_backward.cu, attention_warpgroup*.cu, implicit.cu, layer_norm_backward.cu and softmax.cu
-# (whose longest rows these are), from what the template is made for.
+# attention_matrix_backward.cu, attention_warpgroup*.cu, implicit.cu, layer_norm_backward.cu, softmax.cu
+# (whose longest rows these are) and loss.cu (of 30528 words in 16 bits), from what the template is made for.
 DYNAMIC = {
     "MatrixKernel": lambda _, depth, keys, bands: 2 * depth * (64 * bands + 2 * keys),
     "MatrixKeysKernel": lambda _, depth, stages: 2 * (2 + 2 * stages) * 64 * depth + 2 * 2 * 64 * 64,
@@ -20,6 +20,7 @@ DYNAMIC = {
     "GroupQueriesKernel": lambda *_: 2 * (4 + 3 * 4) * 64 * 64,
     "GroupKeysKernel": lambda *_: 2 * (4 * 64 * 64 + 3 * (2 * 64 * 64 + 512 + 256 + 256)),
     "ImplicitKernel": lambda _, columns: 2 * 3 * (128 + columns) * 32,
+    "CrossEntropyKernel": lambda _, kept: 2 * 30528 * kept,
     "SoftmaxKernel": lambda kept: 48 * 1024 * kept,
     "SoftmaxBackwardKernel": lambda kept: 48 * 1024 * kept,
     "LayerNormBackwardKernel": lambda chunks, warps, _: 4 * 32 * 16 * chunks * warps,

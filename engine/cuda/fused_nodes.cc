@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cuda/fused_nodes.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "common/check.h"
@@ -48,28 +49,50 @@ struct Rounded {
   }
 };
 
-CudaKernel NormOfGroup(const std::optional<Operands>& sum, const Node* sum_node,
-                       const Operands& norm, const Node& norm_node, const Rounded& rounded) {
-  const bool drops = sum_node != nullptr && sum_node->op == &ops::kDropout;
+// A normalisation, and what of its group comes before and after it.
+struct NormGroup {
+  const Node* residual_node = nullptr;  // the normalisation that is the sum's residual
+  std::optional<Operands> residual;
+  const Node* sum_node = nullptr;
+  std::optional<Operands> sum;
+  size_t residual_input = 0;  // of the sum; the other one is the branch
+  Rounded rounded;
+  bool keeps = true;  // whether others read what it makes
+
+  bool drops() const { return sum_node != nullptr && sum_node->op == &ops::kDropout; }
+  void Bind(const CudaContext& context, LayerNormArgs* args) const {
+    args->x = residual.has_value() ? residual->In(context, 0) : sum->In(context, residual_input);
+    if (residual.has_value()) {
+      args->residual_gamma = residual->In(context, 1);
+      args->residual_beta = residual->In(context, 2);
+    }
+    args->branch = sum->In(context, drops() || residual_input == 1 ? 0 : 1);
+    if (drops()) args->drop.address = sum->InData<int32_t>(context, 1);
+    args->sum = sum->Out(context);
+  }
+};
+
+CudaKernel NormOfGroup(const NormGroup& group, const Operands& norm, const Node& norm_node) {
   LayerNormArgs args;
   args.rows = norm.input(0).shape[0];
   args.columns = norm.input(0).shape[1];
   args.eps = static_cast<float>(norm_node.attrs.Double("eps", 1e-5));
-  if (drops) args.drop = DropOf(sum_node->attrs);
-  return [sum, norm, rounded, args, drops](const CudaContext& context) {
+  if (group.residual_node != nullptr) {
+    args.residual_eps = static_cast<float>(group.residual_node->attrs.Double("eps", 1e-5));
+  }
+  if (group.drops()) args.drop = DropOf(group.sum_node->attrs);
+  return [group, norm, args](const CudaContext& context) {
     LayerNormArgs own = args;
-    if (sum.has_value()) {
-      own.x = sum->In(context, drops ? 2 : 0);
-      own.branch = sum->In(context, drops ? 0 : 1);
-      if (drops) own.drop.address = sum->InData<int32_t>(context, 1);
-      own.sum = sum->Out(context);
+    if (group.sum.has_value()) {
+      group.Bind(context, &own);
     } else {
       own.x = norm.In(context, 0);
     }
     own.gamma = norm.In(context, 1);
     own.beta = norm.In(context, 2);
     own.y = norm.Out(context);
-    own.rounded = rounded.Out(context);
+    if (!group.keeps) own.y.data = nullptr;
+    own.rounded = group.rounded.Out(context);
     own.mean = norm.OutData<float>(context, 1);
     own.rstd = norm.OutData<float>(context, 2);
     return norm.kernels().layer_norm(own, context.stream);
@@ -96,6 +119,39 @@ CudaKernel NormGradientOfGroup(const std::optional<Operands>& weight, const Oper
   };
 }
 
+// Returns whether a node behind `last` reads the first output of node `id`, or it is the graph's.
+bool IsReadBehind(const Graph& graph, int id, int last) {
+  const Value made{id, 0};
+  for (const auto& [name, value] : graph.outputs()) {
+    if (value == made) return true;
+  }
+  const auto reads = [&](const Node& node) {
+    return std::find(node.inputs.begin(), node.inputs.end(), made) != node.inputs.end();
+  };
+  return std::any_of(graph.nodes().begin() + last + 1, graph.nodes().end(), reads);
+}
+
+// What lies around the normalisation `norm` in its group; `operands_of` gives a node's.
+template <typename F>
+NormGroup NormGroupOf(const Graph& graph, int first, int norm, int last, const F& operands_of) {
+  NormGroup group;
+  if (norm - first == 2) {
+    group.residual_node = &graph.node(first);
+    group.residual = operands_of(first);
+  }
+  if (norm > first) {
+    group.sum_node = &graph.node(norm - 1);
+    group.sum = operands_of(norm - 1);
+    if (group.drops()) {
+      group.residual_input = 2;
+    } else if (group.residual.has_value()) {
+      group.residual_input = group.sum_node->inputs[0] == Value{first, 0} ? 0 : 1;
+    }
+  }
+  group.keeps = IsReadBehind(graph, norm, last);
+  return group;
+}
+
 }  // namespace
 
 absl::StatusOr<CudaKernel> PrepareGroup(const Program& program, int first, int last,
@@ -113,8 +169,10 @@ absl::StatusOr<CudaKernel> PrepareGroup(const Program& program, int first, int l
     return graph.node(id).op == &ops::kLayerNorm ||
            graph.node(id).op == &ops::kLayerNormBackwardInput;
   };
-  const int norm = is_norm(first) ? first : first + 1;
-  LS_CHECK(norm <= last && is_norm(norm)) << graph.node(first).op->name;
+  // The last one: one before it is that of the residual.
+  int norm = last;
+  while (norm > first && !is_norm(norm)) --norm;
+  LS_CHECK(is_norm(norm)) << graph.node(first).op->name;
   Rounded rounded;
   if (norm < last) {
     rounded.operands = operands_of(last);
@@ -124,10 +182,9 @@ absl::StatusOr<CudaKernel> PrepareGroup(const Program& program, int first, int l
   if (node.op == &ops::kLayerNormBackwardInput) {
     return NormGradientOfGroup(weight, operands_of(norm), rounded);
   }
-  std::optional<Operands> sum;
-  if (norm > first) sum = operands_of(first);
-  return NormOfGroup(sum, norm > first ? &graph.node(first) : nullptr, operands_of(norm), node,
-                     rounded);
+  NormGroup group = NormGroupOf(graph, first, norm, last, operands_of);
+  group.rounded = rounded;
+  return NormOfGroup(group, operands_of(norm), node);
 }
 
 }  // namespace lockstep::engine::cuda

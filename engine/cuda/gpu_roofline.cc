@@ -25,10 +25,10 @@ using Readers = std::vector<std::vector<std::vector<int>>>;
 
 // SXM modules, from NVIDIA's data sheets (dense: without sparsity).
 constexpr GpuFigures kGpus[] = {
-    {"a100", "sm_80", 312e12, 156e12, 19.5e12, 2.039e12},
-    {"h100", "sm_90", 989.5e12, 494.7e12, 67e12, 3.35e12},
-    {"h200", "sm_90", 989.5e12, 494.7e12, 67e12, 4.8e12},
-    {"b200", "sm_100", 2250e12, 1125e12, 75e12, 8e12},
+    {"a100", "sm_80", 312e12, 156e12, 19.5e12, 2.039e12, 164 * 1024},
+    {"h100", "sm_90", 989.5e12, 494.7e12, 67e12, 3.35e12, 228 * 1024},
+    {"h200", "sm_90", 989.5e12, 494.7e12, 67e12, 4.8e12, 228 * 1024},
+    {"b200", "sm_100", 2250e12, 1125e12, 75e12, 8e12, 228 * 1024},
 };
 
 // Bytes of patches that are written and read where tensor cores cannot do without them.
@@ -49,7 +49,7 @@ double PatchBytes(const Graph& graph, const Node& node) {
 }
 
 // Bytes that a node's kernels move beyond each operand once.
-double MovedBesides(const Graph& graph, const Node& node) {
+double MovedBesides(const Graph& graph, const Node& node, const GpuFigures& gpu) {
   const auto bytes = [&](size_t i) {
     return i < node.inputs.size() ? static_cast<double>(graph.type(node.inputs[i]).bytes()) : 0;
   };
@@ -62,10 +62,12 @@ double MovedBesides(const Graph& graph, const Node& node) {
     }
     return large;
   }
-  // The sum of a row's powers comes before its gradient.
+  // The sum of a row's powers comes before its gradient, for which large rows are read again.
   if (node.op == &ops::kSoftmaxCrossEntropyWithGradient ||
       node.op == &ops::kSoftmaxCrossEntropyBackward) {
-    return bytes(0);
+    const TensorType& logits = graph.type(node.inputs[0]);
+    const auto row = static_cast<int64_t>(logits.bytes()) / logits.shape[0];
+    return logits.shape[1] % 8 == 0 && cuda::KeepsLogits(row, gpu.shared_bytes) ? 0 : bytes(0);
   }
   // Rows that a block's shared memory does not hold are read again.
   const auto floats = [&] { return 4 * graph.type(node.inputs[0]).shape[1]; };
@@ -161,7 +163,7 @@ class LaunchCost {
       const Cost cost = CostOf(graph_, node);
       flops += cost.flops;
       bytes += cost.bytes - NeverRead(graph_, node);
-      besides += MovedBesides(graph_, node);
+      besides += MovedBesides(graph_, node, gpu);
       peak = std::max(peak, PeakOf(graph_, node, gpu, tf32));
       share = std::min(share, ShareOf(graph_, node, gpu));
     }

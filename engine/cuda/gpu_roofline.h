@@ -7,6 +7,7 @@
 #ifndef LOCKSTEP_ENGINE_CUDA_GPU_ROOFLINE_H_
 #define LOCKSTEP_ENGINE_CUDA_GPU_ROOFLINE_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,7 @@ struct GpuFigures {
   double tf32_flops;
   double float_flops;  // of fp32, outside the tensor cores
   double bytes;
+  int64_t shared_bytes = 0;  // of a multiprocessor's shared memory
 };
 // The GPU that is called so ("h200"), or one of that architecture ("sm_90": an H100).
 // Errors: InvalidArgument with the names that there are.

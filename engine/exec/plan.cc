@@ -20,6 +20,7 @@
 #include "engine/passes/fp8.h"
 #include "engine/passes/image_fusion.h"
 #include "engine/passes/recompute.h"
+#include "engine/passes/remade_norms.h"
 
 namespace lockstep::engine {
 namespace {
@@ -450,7 +451,10 @@ absl::StatusOr<int> CompiledPlan::ChooseRecompute(const Graph& graph) {
 
 absl::Status CompiledPlan::LayOutTraining(const Graph& graph) {
   LS_RETURN_IF_ERROR(graph.Verify());
-  PlacedGraph placed = PlaceGradients(graph, spec_.passes.bucket_elements);
+  const bool remakes =
+      spec_.passes.fuse && spec_.passes.patterns.residuals && spec_.device == DeviceKind::kCuda;
+  PlacedGraph placed =
+      PlaceGradients(remakes ? RemakeNorms(graph) : graph, spec_.passes.bucket_elements);
   LS_RETURN_IF_ERROR(placed.graph.Verify());
   layout_ = std::move(placed.layout);
   train_.graph = std::move(placed.graph);

@@ -41,6 +41,15 @@ bool NormsSum(const Node& node, const Node& next, Value sum) {
          next.inputs[1] != sum && next.inputs[2] != sum;
 }
 
+// Returns whether the normalisation `id` is made again for the sum behind it alone, which is itself
+// normalised.
+bool RemakesResidual(const Graph& graph, const std::vector<std::vector<int>>& readers, int id) {
+  const Node& node = graph.node(id);
+  return Is(node, ops::kLayerNorm) && node.outputs[0].dtype == DType::kF32 &&
+         readers[0].size() == 1 && readers[1].empty() && readers[2].empty() &&
+         NormsResidual(graph, id + 1, {id, 0});
+}
+
 // Returns whether `next` is what a normalisation's node makes in another type, whole or behind
 // dropout. So the two lie at places of their own.
 bool RoundsNorm(const Node& node, const Node& next, Value made) {
@@ -53,17 +62,28 @@ bool RoundsNorm(const Node& node, const Node& next, Value made) {
 
 }  // namespace
 
+bool NormsResidual(const Graph& graph, int id, Value residual) {
+  if (id + 1 >= static_cast<int>(graph.nodes().size())) return false;
+  const Node& sum = graph.node(id);
+  if (!AddsResidual(sum) || !NormsSum(sum, graph.node(id + 1), {id, 0})) return false;
+  if (Is(sum, ops::kDropout)) return sum.inputs[2] == residual && sum.inputs[0] != residual;
+  return (sum.inputs[0] == residual) != (sum.inputs[1] == residual);
+}
+
 std::vector<int> LaunchGroups(const Graph& graph) {
   const std::vector<std::vector<std::vector<int>>> readers = graph.Readers();
   std::vector<int> last(graph.nodes().size());
   std::iota(last.begin(), last.end(), 0);
+  std::vector<bool> remakes(last.size());
   for (size_t id = last.size(); id-- > 1;) {
     const Node& node = graph.nodes()[id - 1];
     const Node& next = graph.nodes()[id];
     if (node.outputs.empty()) continue;
     const Value made{static_cast<int>(id) - 1, 0};
-    const bool joins = NormsSum(node, next, made) || RoundsNorm(node, next, made) ||
-                       SharesRows(graph, node, next) ||
+    remakes[id - 1] =
+        last[id] > static_cast<int>(id) && RemakesResidual(graph, readers[id - 1], made.node);
+    const bool joins = (NormsSum(node, next, made) && !remakes[id]) || remakes[id - 1] ||
+                       RoundsNorm(node, next, made) || SharesRows(graph, node, next) ||
                        MasksSum(graph, readers[id - 1][0], next, made);
     if (joins) last[id - 1] = last[id];
   }

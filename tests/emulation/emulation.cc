@@ -96,6 +96,8 @@ struct Machine {
   size_t allocated = 0;
   int64_t allocation_calls = 0;
   size_t total = size_t{64} << 30;
+  size_t shared_bytes = 228 << 10;
+  size_t most_asked = 0;
   const char* name = "an emulated GPU";
   bool chosen = false;
 };
@@ -192,6 +194,11 @@ void RunBlock(dim3 block, size_t shared) {
 void SetOrder(Order order) { machine.order = order; }
 size_t AllocatedBytes() { return machine.allocated; }
 int64_t Allocations() { return machine.allocation_calls; }
+void SetSharedBytes(size_t bytes) {
+  machine.shared_bytes = bytes;
+  machine.most_asked = 0;
+}
+size_t SharedBytesAsked() { return machine.most_asked; }
 void SetTotalBytes(size_t bytes) { machine.total = bytes; }
 void SetDeviceName(const char* name) { machine.name = name; }
 bool DeviceIsChosen() { return machine.chosen; }
@@ -298,6 +305,7 @@ void WaitForProducts() {
 
 cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread) {
   LS_CHECK(shared <= kDynamicBytes) << shared;
+  machine.most_asked = std::max(machine.most_asked, shared);
   if (machine.stacks == nullptr) {
     void* memory = ::mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -358,6 +366,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->major = 9;
   properties->multiProcessorCount = 1;
   properties->totalGlobalMem = machine.total;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = static_cast<int>(machine.shared_bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {

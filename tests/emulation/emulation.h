@@ -30,6 +30,10 @@ bool CanCopy(const void* pointer, size_t bytes);
 // Calls that allocated memory of the device or page-locked memory.
 int64_t Allocations();
 void SetTotalBytes(size_t bytes);
+// Of a multiprocessor's shared memory, as the driver tells it; and the most that a block has asked
+// for since it was set.
+void SetSharedBytes(size_t bytes);
+size_t SharedBytesAsked();
 // As the driver calls it, and whether a device was chosen since the program began.
 void SetDeviceName(const char* name);
 bool DeviceIsChosen();

@@ -19,10 +19,13 @@ struct ColumnSumArgs {
 };
 
 // With `branch` the rows that are normalised are x + branch, or x + what dropout leaves of the
-// branch; they go to `sum`, rounded to its type before they are normalised. `rounded` gets y in
-// another type too.
+// branch; they go to `sum`, rounded to its type before they are normalised. With `residual_gamma`
+// the normalisation of x, in fp32, stands for x there. `rounded` gets y in another type too;
+// without `y` that alone is written.
 struct LayerNormArgs {
   View x;
+  View residual_gamma;
+  View residual_beta;
   View branch;
   View sum;
   Drop drop;
@@ -35,6 +38,7 @@ struct LayerNormArgs {
   int64_t rows = 0;
   int64_t columns = 0;
   float eps = 0;
+  float residual_eps = 0;
 };
 // `rounded` gets dx in another type too, or what dropout leaves of it.
 struct LayerNormBackwardInputArgs {
@@ -88,6 +92,14 @@ struct LayerNormBackwardArgs {
   LayerNormBackwardInputArgs input;
   LayerNormBackwardWeightArgs weight;
 };
+
+// Returns whether the loss keeps a row of logits of so many bytes for the gradient, where a
+// multiprocessor has so much shared memory: two rows fit into it, so that one is summed while
+// another one comes.
+constexpr bool KeepsLogits(int64_t row_bytes, int64_t shared_bytes) {
+  constexpr int64_t kBeside = 2048;  // the block's sums, and what the system takes of each block
+  return 2 * (row_bytes + kBeside) <= shared_bytes;
+}
 
 // y = softmax(x); or, with dy, dx to y: x is then the softmax's result. Rows beyond
 // kMostWarpColumns are read once where they, and those of dy, fit into so many bytes as floats.

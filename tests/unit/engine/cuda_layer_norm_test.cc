@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients of layer normalisation in one launch on the emulated GPU.
+// Layer normalisation on the emulated GPU: of sums whose residual is one, and its gradients in one
+// launch.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -113,6 +114,82 @@ TEST(CudaLayerNormTest, BothGradientsAtOnceAreTheSameBits) {
     EXPECT_EQ(one, two) << c.rows << " x " << c.columns;
     EXPECT_EQ(together, c.launches) << c.rows << " x " << c.columns;
     EXPECT_EQ(apart, c.launches == 2 ? 3 : 4) << c.rows << " x " << c.columns;
+  }
+}
+
+struct SumCase {
+  int64_t rows;
+  int64_t columns;
+  Type type;  // of x; the sum has it too
+  Type branch;
+  bool drops;
+  bool writes;    // y, beside what is rounded of it
+  int64_t shift;  // of x and the branch
+};
+
+// What the launches leave of a sum whose residual is a normalisation of x: the sum, its
+// normalisation, and that rounded, the means and the others.
+std::vector<std::vector<uint16_t>> NormedSum(const SumCase& c, bool at_once, int64_t* launches) {
+  constexpr Type kF32 = Type::kF32;
+  const int64_t count = c.rows * c.columns;
+  Array x(c.type, count, 1, c.shift), branch(c.branch, count, 2, c.shift), sum(c.type, count, 3, 0);
+  Array residual(kF32, count, 4, 0), y(kF32, count, 5, 0), rounded(Type::kBF16, count, 6, 0);
+  Array gammas[] = {{kF32, c.columns, 7, 0}, {kF32, c.columns, 8, 0}};
+  Array betas[] = {{kF32, c.columns, 9, 0}, {kF32, c.columns, 10, 0}};
+  Array mean(kF32, c.rows, 11, 0), rstd(kF32, c.rows, 12, 0);
+  const int32_t address[] = {3, 1, 2, 0};
+  const Kernels& kernels = *EmulatedTables()->kernels;
+  LayerNormArgs args;
+  args.rows = c.rows;
+  args.columns = c.columns;
+  args.mean = mean.floats();
+  args.rstd = rstd.floats();
+  args.x = x.view();
+  const int64_t before = emulation::Launches();
+  if (at_once) {
+    args.residual_gamma = gammas[0].view();
+    args.residual_beta = betas[0].view();
+    args.residual_eps = 1e-3f;
+  } else {
+    args.gamma = gammas[0].view();
+    args.beta = betas[0].view();
+    args.eps = 1e-3f;
+    args.y = residual.view();
+    EXPECT_EQ(kernels.layer_norm(args, nullptr), 0);
+    args.x = residual.view();
+  }
+  args.gamma = gammas[1].view();
+  args.beta = betas[1].view();
+  args.eps = 1e-5f;
+  args.branch = branch.view();
+  args.sum = sum.view();
+  if (c.drops) args.drop = {7, 20000, 1.5f, address};
+  args.y = y.view();
+  args.rounded = rounded.view();
+  if (at_once && !c.writes) args.y.data = nullptr;
+  EXPECT_EQ(kernels.layer_norm(args, nullptr), 0);
+  *launches = emulation::Launches() - before;
+  if (!c.writes) return {sum.all(), rounded.all(), mean.all(), rstd.all()};
+  return {sum.all(), rounded.all(), mean.all(), rstd.all(), y.all()};
+}
+
+// A residual that is made in the sum's launch is that of a launch of its own, whether its rows fit
+// into warps or not; what nobody reads is not written.
+TEST(CudaLayerNormTest, ResidualsMadeWithTheSumAreTheSameBits) {
+  constexpr Type kF32 = Type::kF32, kBF16 = Type::kBF16;
+  for (const SumCase& c :
+       {SumCase{3, 8, kF32, kF32, false, true, 0}, SumCase{70, 24, kF32, kBF16, true, false, 0},
+        SumCase{37, 768, kF32, kF32, true, true, 0}, SumCase{9, 1024, kF32, kBF16, true, false, 0},
+        SumCase{5, 1032, kBF16, kBF16, true, false, 0},
+        SumCase{6, 2048, kF32, kBF16, false, false, 0},
+        SumCase{3, 2056, kF32, kBF16, true, false, 0}, SumCase{20, 26, kF32, kF32, true, true, 0},
+        SumCase{20, 27, kBF16, kBF16, false, false, 0},
+        SumCase{20, 24, kF32, kBF16, true, false, 1}}) {
+    int64_t together = 0, apart = 0;
+    const auto one = NormedSum(c, true, &together), two = NormedSum(c, false, &apart);
+    EXPECT_EQ(one, two) << c.rows << " x " << c.columns;
+    EXPECT_EQ(together, 1);
+    EXPECT_EQ(apart, 2);
   }
 }
 

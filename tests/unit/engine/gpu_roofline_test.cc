@@ -116,6 +116,24 @@ TEST(GpuRooflineTest, WhatALaunchReadsTwiceIsReadOnce) {
   EXPECT_GT(both->moved_bytes, both->least_bytes);
 }
 
+// Logits are read once where two rows fit into a multiprocessor's shared memory.
+TEST(GpuRooflineTest, LogitsThatFitAreReadOnce) {
+  GpuFigures gpu = GpuFiguresOf("h200").value();
+  const auto besides = [&](int64_t vocab) {
+    TrainSpec spec = TinyGpt();
+    std::get<GptSpec>(spec.model).vocab = vocab;
+    const Roofline roofline = RooflineOf(*PlanOf(spec, "bf16"), gpu);
+    const RooflineRow* const row = RowOf(roofline, "softmax_cross_entropy_with_gradient");
+    return row == nullptr ? -1 : row->moved_bytes - row->least_bytes;
+  };
+  EXPECT_EQ(besides(32), 0);
+  EXPECT_EQ(besides(33), 4 * 9 * 33 * 2) << "odd rows";
+  EXPECT_EQ(besides(57344), 0);
+  EXPECT_EQ(besides(57352), 4.0 * 9 * 57352 * 2);
+  gpu.shared_bytes = 0;
+  EXPECT_EQ(besides(32), 4 * 9 * 32 * 2);
+}
+
 // Attention without dropout is left to cuDNN, at the speed of products; with dropout our own
 // kernels do it, which need more instructions, the more so in the gradient; in fp32, or for heads
 // that tensor cores do not take, it is those without tensor cores.
