@@ -123,22 +123,6 @@ class AttentionKernelBase : public CpuKernel {
     });
   }
 
-  // Rows [begin, end) of a head.
-  template <typename T>
-  void Fetch(const T* rows, int64_t stride, int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) tiles_.FetchRow(rows, stride, i);
-  }
-  // The next head's keys and values, as many as there are queries from `begin` to `end`.
-  template <typename T>
-  void FetchNext(const RunContext& context, const Head& h, int64_t begin, int64_t end) const {
-    const int64_t unit = h.sample * shape_.heads + h.head + 1;
-    if (unit == shape_.batch * shape_.heads) return;
-    const Head next = HeadAt(context, unit);
-    for (const int64_t part : {1, 2}) {
-      Fetch(Part<T>(context, operands_.inputs, first_, part, next), head_.stride, begin, end);
-    }
-  }
-
   const size_t first_;
   const ops::AttentionShape shape_;
   const SimdKernels& simd_;

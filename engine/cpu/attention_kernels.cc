@@ -185,7 +185,7 @@ class AttentionBackwardKernel : public AttentionKernelBase {
       std::fill(p + seen, p + reach, 0.0f);
       std::fill(dp + seen, dp + reach, 0.0f);
       if (seen == 0) continue;
-      tiles_.FetchRow(y, shape_.width, i + 2);
+      tiles_.FetchRow(y, shape_.width, i + 2);  // a row of scores is long
       rows_.exp_shifted(p, log_sums[i], seen, p);
       const float delta = rows_.dot(dy + i * shape_.width, y + i * shape_.width, head_.depth);
       if (shape_.rate > 0) Words(h, i, seen, b.words);

@@ -35,6 +35,21 @@ class PairKernelBase : public AttentionKernelBase {
   }
   static uint16_t* Halves(float* pairs) { return reinterpret_cast<uint16_t*>(pairs); }
 
+  // Rows [begin, end) of a head.
+  void Fetch(const uint16_t* rows, int64_t stride, int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) tiles_.FetchRow(rows, stride, i);
+  }
+  // The next head's keys and values, as many as there are queries from `begin` to `end`.
+  void FetchNext(const RunContext& context, const Head& h, int64_t begin, int64_t end) const {
+    const int64_t unit = h.sample * shape_.heads + h.head + 1;
+    if (unit == shape_.batch * shape_.heads) return;
+    const Head next = HeadAt(context, unit);
+    for (const int64_t part : {1, 2}) {
+      Fetch(Part<uint16_t>(context, operands_.inputs, first_, part, next), head_.stride, begin,
+            end);
+    }
+  }
+
   // Rows of scores of `query`, of which it looks at `seen` keys.
   ScoreRow RowOf(const Head& h, int64_t query, int64_t keys, int64_t seen, const float* scores,
                  uint32_t* words) const {
@@ -91,7 +106,7 @@ class PairAttentionKernel : public PairKernelBase {
                                Halves(p + i * head_.pair_row), log_sums + begin + i);
       }
       Fetch(q, head_.stride, end, std::min(end + head_.block, head_.queries));
-      FetchNext<uint16_t>(context, h, begin, end);
+      FetchNext(context, h, begin, end);
       tiles_.PairsByDepth(strip, p, values, wide, out);
       for (int64_t i = 0; i < strip.rows; ++i) {
         tiles_.FetchRow(y, shape_.width, begin + i + kRowsAhead);
@@ -236,7 +251,7 @@ class PairAttentionBackwardKernel : public PairKernelBase {
     const HeadTiles::Strip block{begin, end - begin, tiles_.KeysOf(end)};
     Fetch(dy, shape_.width, begin, end);
     Fetch(y, shape_.width, begin, end);
-    FetchNext<uint16_t>(context, h, begin, end);
+    FetchNext(context, h, begin, end);
     tiles_.PairsByKeys(block, q + begin * head_.stride, head_.stride, b.keys_t, b.wide, b.scores);
     tiles_.PairsByKeys(block, dy + begin * shape_.width, shape_.width, b.values_t, b.wide, b.dp);
     for (int64_t i = begin; i < end; ++i) {
