@@ -22,6 +22,10 @@ constexpr int64_t kRowFloatsOfFew = 12 * 1024;
 constexpr int64_t kBlockFloats = 512 * 1024;
 // A panel that passes by more tiles of rows than these is asked for early enough by the first ones.
 constexpr int64_t kAheadTiles = 32;
+// So many floats of B stay in L2 beside what passes by them.
+constexpr int64_t kResidentFloats = 150 * 1024;
+// A product of so few counts of k is little more than writing C.
+constexpr int64_t kShort = 128;
 // Panels of few rows are one stream, which is asked for so many floats ahead: processors' own
 // prefetching ends at each page.
 constexpr int64_t kFewAhead = 512;
@@ -59,17 +63,21 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
       b_columns_ || shape.bf16 || m_ >= kPackRows || (b_stride_ % 256 == 0 && m_ >= 48 && k_ > 8);
   pack_a_ = shape.a_transposed || wide_ ||
             (simd_.packs_rows && n_ >= kPackColumns && m_ >= kPackRows && k_ > 8);
+  widens_rows_ = wide_ && !shape.a_transposed && !simd_.packs_rows;
   k_block_ = DivideUp(k_, DivideUp(k_, int64_t{simd_.k_block}));
   k_block_ = std::min(DivideUp(k_block_, 8) * 8, k_);
   const int64_t height = simd_.tile_rows, width = simd_.tile_columns;
   const int64_t panels = DivideUp(n_, width);
   // Without packing one panel is for the right edge.
   block_panels_ = std::clamp<int64_t>(kBlockFloats / (k_block_ * width), 1, panels);
-  panel_floats_ =
-      static_cast<size_t>(DivideUp(k_block_ * (pack_ ? block_panels_ : 1) * width, 16) * 16);
+  const bool own_rows = !pack_a_ || widens_rows_;  // a strip costs no more alone than among others
+  rows_first_ = pack_ && k_ * panels * width <= kResidentFloats && (own_rows || k_ <= kShort);
+  panel_floats_ = static_cast<size_t>(
+      DivideUp((rows_first_ ? k_ : k_block_) * (pack_ ? block_panels_ : 1) * width, 16) * 16);
   const int64_t row_floats = n_ < kPackColumns ? kRowFloatsOfFew : kRowFloats;
   row_block_ =
       std::clamp(row_floats / (k_block_ * height), int64_t{1}, DivideUp(m_, height)) * height;
+  if (rows_first_ && own_rows) row_block_ = height;
   if (pack_a_) {
     a_pack_offset_ = panel_floats_;
     // The last strip's stores are as wide as a vector.
@@ -125,6 +133,12 @@ void Gemm::PackPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64
 void Gemm::PackA(const float* a, int64_t p, int64_t k, int64_t begin, int64_t end,
                  float* packed) const {
   const int64_t height = simd_.tile_rows, stored = k / each_;
+  if (widens_rows_) {
+    for (int64_t i = begin; i < end; ++i, packed += k) {
+      simd_.widen_pairs(a + i * a_row_ + p / each_, stored, packed);
+    }
+    return;
+  }
   if (wide_ && !shape_.a_transposed) {
     simd_.pack_split_rows(a + begin * a_row_ + p / each_, a_row_, end - begin, stored, packed);
     return;
@@ -158,8 +172,8 @@ void Gemm::RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t 
 Tile Gemm::TileAt(const Operands& operands, int64_t p) const {
   Tile tile;
   tile.k = std::min(k_block_, k_ - p);
-  tile.a_row = pack_a_ ? 1 : a_row_;
-  tile.a_k = pack_a_ ? simd_.tile_rows : a_k_;
+  tile.a_row = widens_rows_ ? tile.k : pack_a_ ? 1 : a_row_;
+  tile.a_k = widens_rows_ ? 1 : pack_a_ ? simd_.tile_rows : a_k_;
   tile.b_stride = pack_ ? simd_.tile_columns : b_stride_;
   tile.c_stride = operands.c_stride;
   tile.accumulate = operands.accumulate || p > 0;
@@ -170,6 +184,10 @@ Tile Gemm::TileAt(const Operands& operands, int64_t p) const {
 
 void Gemm::RunTiles(const Operands& operands, int64_t row_begin, int64_t row_end,
                     int64_t panel_begin, int64_t panel_end, float* scratch) const {
+  if (rows_first_) {
+    RunRowsFirst(operands, row_begin, row_end, panel_begin, panel_end, scratch);
+    return;
+  }
   const int64_t width = simd_.tile_columns;
   for (int64_t first = panel_begin; first < panel_end; first += block_panels_) {
     const int64_t last = std::min(first + block_panels_, panel_end);
@@ -187,6 +205,48 @@ void Gemm::RunTiles(const Operands& operands, int64_t row_begin, int64_t row_end
         const bool asks = end < row_end && !pack_a_ && a_row_ == tile.k;
         RunBlock(operands, p, row, end, first, last, panels, scratch,
                  asks ? operands.a + end * a_row_ : nullptr, &tile);
+      }
+    }
+  }
+}
+
+void Gemm::RunRowsFirst(const Operands& operands, int64_t row_begin, int64_t row_end,
+                        int64_t panel_begin, int64_t panel_end, float* scratch) const {
+  const int64_t height = simd_.tile_rows, width = simd_.tile_columns;
+  const int64_t panels = panel_end - panel_begin, tiles = panels * DivideUp(k_, k_block_);
+  const auto packed_at = [&](int64_t p) {
+    return operands.packed != nullptr ? operands.packed + PackedAt(p, panel_begin)
+                                      : scratch + p * panels * width;
+  };
+  for (int64_t p = 0; operands.packed == nullptr && p < k_; p += k_block_) {
+    PackPanels(operands.b, p, std::min(k_block_, k_ - p), panel_begin * width, panel_end * width,
+               scratch + p * panels * width);
+  }
+  float* const packed_a = scratch + a_pack_offset_;
+  for (int64_t row = row_begin; row < row_end; row += row_block_) {
+    const int64_t end = std::min(row + row_block_, row_end);
+    // The tiles of a strip ask for the next one, each for its part, where its rows are whole.
+    const bool asks = a_k_ == 1 && row_block_ == height && end < row_end;
+    const int64_t part = asks ? height * a_row_ / tiles : 0;
+    const float* ahead = operands.a + end * a_row_;
+    for (int64_t p = 0; p < k_; p += k_block_) {
+      Tile tile = TileAt(operands, p);
+      const float* a = operands.a + row * a_row_ + p * a_k_;
+      if (pack_a_) {
+        PackA(operands.a, p, tile.k, row, end, packed_a);
+        a = packed_a;
+      }
+      for (int64_t i = row; i < end; i += height) {
+        tile.a = a + (i - row) * (pack_a_ ? tile.k : a_row_);
+        for (int64_t j = panel_begin; j < panel_end; ++j) {
+          tile.b = packed_at(p) + (j - panel_begin) * width * tile.k;
+          if (part > 0) {
+            tile.ahead = ahead;
+            tile.ahead_step = part * 4 / tile.k;
+            ahead += part;
+          }
+          RunTile(operands, i, std::min(height, end - i), j * width, &tile);
+        }
       }
     }
   }

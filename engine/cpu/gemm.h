@@ -91,6 +91,10 @@ class Gemm {
   // whole, k block after k block; for each the blocks of rows of A.
   void RunTiles(const Operands& operands, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                 int64_t panel_end, float* scratch) const;
+  // RunTiles where the panels stay in L2: all of them pass by a few rows of A, so that A is read
+  // and C written on from line to line.
+  void RunRowsFirst(const Operands& operands, int64_t row_begin, int64_t row_end,
+                    int64_t panel_begin, int64_t panel_end, float* scratch) const;
   // One block of rows on the block of B from panel_begin on, which `panels` holds where it is
   // packed. `next_a`: the rows of A after these, which the last panel's tiles ask for; may be null.
   void RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int64_t row_end,
@@ -146,6 +150,8 @@ class Gemm {
   bool b_columns_ = false;  // B is stored [n, k] for the tiles: packing transposes
   bool pack_ = false;       // B
   bool pack_a_ = false;
+  bool rows_first_ = false;
+  bool widens_rows_ = false;  // packed A lies row by row
   int64_t k_block_ = 0;
   int64_t row_block_ = 0;
   int64_t block_panels_ = 0;

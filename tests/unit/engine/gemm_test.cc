@@ -37,6 +37,14 @@ struct Operands {
   const std::vector<float> a, b, c, bias, residual, mask;
 };
 
+// Where element p of row i of op(A) lies, and element p of column j of op(B).
+size_t PlaceInA(const GemmShape& shape, int64_t i, int64_t p) {
+  return static_cast<size_t>(shape.a_transposed ? p * shape.m + i : i * shape.k + p);
+}
+size_t PlaceInB(const GemmShape& shape, int64_t j, int64_t p) {
+  return static_cast<size_t>(shape.b_transposed ? j * shape.k + p : p * shape.n + j);
+}
+
 // `finish`: with the whole epilogue; else the product is added to C.
 std::vector<float> Defined(const GemmShape& shape, const Operands& of, bool finish) {
   std::vector<float> c = of.c;
@@ -45,15 +53,42 @@ std::vector<float> Defined(const GemmShape& shape, const Operands& of, bool fini
       const auto at = static_cast<size_t>(i * shape.n + j);
       float sum = finish ? 0 : of.c[at];
       for (int64_t p = 0; p < shape.k; ++p) {
-        const int64_t from = shape.b_transposed ? j * shape.k + p : p * shape.n + j;
-        sum = std::fma(of.a[static_cast<size_t>(i * shape.k + p)], of.b[static_cast<size_t>(from)],
-                       sum);
+        sum = std::fma(of.a[PlaceInA(shape, i, p)], of.b[PlaceInB(shape, j, p)], sum);
       }
       if (finish) {
         sum = std::max(sum + of.bias[static_cast<size_t>(j)] + of.residual[at], 0.0f);
         if (of.mask[at] <= 0) sum = 0;
       }
       c[at] = sum;
+    }
+  }
+  return c;
+}
+
+// The upper halves of values are numbers in bf16.
+std::vector<uint16_t> Narrow(const std::vector<float>& values) {
+  std::vector<uint16_t> halves(values.size() + 16);
+  for (size_t i = 0; i < values.size(); ++i) {
+    halves[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(values[i]) >> 16);
+  }
+  return halves;
+}
+
+// Of each two of k the second product is added first; then the bias.
+std::vector<float> DefinedOfBf16(const GemmShape& shape, const std::vector<uint16_t>& a,
+                                 const std::vector<uint16_t>& b, const std::vector<float>& bias) {
+  const auto value = [](const std::vector<uint16_t>& halves, size_t i) {
+    return std::bit_cast<float>(uint32_t{halves[i]} << 16);
+  };
+  std::vector<float> c(static_cast<size_t>(shape.m * shape.n));
+  for (int64_t i = 0; i < shape.m; ++i) {
+    for (int64_t j = 0; j < shape.n; ++j) {
+      float sum = 0;
+      for (int64_t p = 0; p < shape.k; ++p) {
+        const int64_t at = p ^ 1;
+        sum = std::fma(value(a, PlaceInA(shape, i, at)), value(b, PlaceInB(shape, j, at)), sum);
+      }
+      c[static_cast<size_t>(i * shape.n + j)] = sum + bias[static_cast<size_t>(j)];
     }
   }
   return c;
@@ -116,37 +151,15 @@ TEST_P(GemmTest, IsTheDefinedChains) {
   }
 }
 
-// Of each two of k the second product is added first, whether pairs are multiplied, widened while
-// they are packed or, with few rows, where they lie.
+// Whether pairs are multiplied, widened while they are packed or, with few rows, where they lie.
 TEST_P(GemmTest, OfBf16IsTheDefinedChains) {
-  const auto narrow = [](const std::vector<float>& values) {
-    std::vector<uint16_t> halves(values.size() + 16);
-    for (size_t i = 0; i < values.size(); ++i) {
-      halves[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(values[i]) >> 16);
-    }
-    return halves;
-  };
-  const auto value = [](const std::vector<uint16_t>& halves, int64_t i) {
-    return std::bit_cast<float>(uint32_t{halves[static_cast<size_t>(i)]} << 16);
-  };
   for (const int64_t m : {1, 2, 3, 5, 8, 9}) {
     for (const int64_t n : {1, 10, 75, 150}) {
       for (const int64_t k : {2, 6, 40, 334, 520}) {
         GemmShape shape{.m = m, .n = n, .k = k, .b_transposed = GetParam(), .bf16 = true};
         const Operands of(shape);
-        const std::vector<uint16_t> a = narrow(of.a), b = narrow(of.b);
-        std::vector<float> right(of.c.size());
-        for (int64_t i = 0; i < m; ++i) {
-          for (int64_t j = 0; j < n; ++j) {
-            float sum = 0;
-            for (int64_t p = 0; p < k; ++p) {
-              const int64_t at = p ^ 1;
-              const int64_t from = shape.b_transposed ? j * k + at : at * n + j;
-              sum = std::fma(value(a, i * k + at), value(b, from), sum);
-            }
-            right[static_cast<size_t>(i * n + j)] = sum + of.bias[static_cast<size_t>(j)];
-          }
-        }
+        const std::vector<uint16_t> a = Narrow(of.a), b = Narrow(of.b);
+        const std::vector<float> right = DefinedOfBf16(shape, a, b, of.bias);
         for (const Isa isa : UsableIsas()) {
           for (const bool pairs : {false, true}) {
             for (const int threads : {1, 3}) {
@@ -157,6 +170,46 @@ TEST_P(GemmTest, OfBf16IsTheDefinedChains) {
                   << Name(isa) << ", " << threads << " threads: " << m << " x " << n << " x " << k;
             }
           }
+        }
+      }
+    }
+  }
+}
+
+// Several strips of rows and blocks of k, with B small enough to stay in L2 and not; products with
+// A stored [k, m] of few and of more k; and one that is transposed as a whole.
+constexpr GemmShape kLarge[] = {
+    {.m = 131, .n = 70, .k = 784},
+    {.m = 131, .n = 70, .k = 784, .b_transposed = true},
+    {.m = 70, .n = 300, .k = 784, .b_transposed = true},
+    {.m = 131, .n = 230, .k = 784},
+    {.m = 131, .n = 200, .k = 784, .b_transposed = true},
+    {.m = 131, .n = 200, .k = 64, .a_transposed = true},
+    {.m = 131, .n = 70, .k = 400, .a_transposed = true},
+};
+
+TEST(LargeGemmTest, IsTheDefinedChains) {
+  for (GemmShape shape : kLarge) {
+    const Operands of(shape);
+    const std::vector<uint16_t> a = Narrow(of.a), b = Narrow(of.b);
+    const std::vector<float> right = Defined(shape, of, true);
+    shape.bf16 = true;
+    const std::vector<float> right_of_bf16 = DefinedOfBf16(shape, a, b, of.bias);
+    for (const Isa isa : UsableIsas()) {
+      for (const int threads : {1, 2}) {
+        const auto what = [&] {
+          return testing::Message() << Name(isa) << ", " << threads << " threads: " << shape.m
+                                    << " x " << shape.n << " x " << shape.k;
+        };
+        shape.bf16 = false;
+        EXPECT_TRUE(EqualBits(Multiplied(shape, of, true, isa, threads), right)) << what();
+        shape.bf16 = true;
+        for (const bool pairs : {false, true}) {
+          shape.pairs = pairs;
+          EXPECT_TRUE(EqualBits(Multiplied(shape, a.data(), b.data(), of.c, false,
+                                           {.bias = of.bias.data()}, isa, threads),
+                                right_of_bf16))
+              << what() << (pairs ? ", pairs" : ", widened");
         }
       }
     }
