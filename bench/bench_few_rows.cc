@@ -85,7 +85,7 @@ class Token {
     const std::byte* b = weights_.get();
     float* packed = packed_.get();
     for (const auto& [gemm, count] : products_) {
-      gemm.PackAll(b, packed, &pool_);
+      gemm.PackAll(b, packed, nullptr, &pool_);
       b += count * each_;
       packed += gemm.packed_bytes() / 4;
     }

@@ -118,6 +118,7 @@ struct FusionPatterns {
   bool norms = true;        // batch norms, in convolutions outside training
   bool heads = true;        // a wide head and its loss, by strips of the logits
   bool loss = true;         // the loss and its gradient in one pass
+  bool weights = true;      // rounding weights to bf16, in linear layers and their gradients
 };
 struct FusionPattern {
   const char* name;  // passes.fuse_NAME of a job
@@ -128,7 +129,7 @@ inline constexpr FusionPattern kFusionPatterns[] = {
     {"addends", &FusionPatterns::addends}, {"residuals", &FusionPatterns::residuals},
     {"pools", &FusionPatterns::pools},     {"images", &FusionPatterns::images},
     {"norms", &FusionPatterns::norms},     {"heads", &FusionPatterns::heads},
-    {"loss", &FusionPatterns::loss},
+    {"loss", &FusionPatterns::loss},       {"weights", &FusionPatterns::weights},
 };
 
 // Passes that can be switched off: to look for a fault, or to prove that they change nothing.

@@ -109,6 +109,7 @@ const std::vector<FieldRule>& Rules() {
       {.field = "Passes.fuse_norms", .fallback = "true"},
       {.field = "Passes.fuse_loss", .fallback = "true"},
       {.field = "Passes.fuse_heads", .fallback = "true"},
+      {.field = "Passes.fuse_weights", .fallback = "true"},
       {.field = "Passes.in_place", .fallback = "true"},
       {.field = "Passes.reuse_memory", .fallback = "true"},
       {.field = "Passes.bucket_size",

@@ -184,14 +184,13 @@ void HeadTiles::PackPairs(const uint16_t* src, int64_t stride, int64_t rows, flo
   for (int64_t j = 0; j < s_.depth; j += width) {
     const int64_t columns = std::min(width, s_.depth - j);
     float* const panel = panels + j * pairs * s_.pair_floats;
-    float* const packed = widened() ? panel + pairs * width : panel;
-    simd_.pack_pair_panels(src + j, stride, whole, columns, packed);
+    const auto pack = widened() ? simd_.pack_split_pair_panels : simd_.pack_pair_panels;
+    pack(src + j, stride, whole, columns, panel);
     if (whole != pairs) {
       uint16_t last[2 * kMaxColumns] = {};
       std::copy_n(src + 2 * whole * stride + j, columns, last);
-      simd_.pack_pair_panels(last, kMaxColumns, 1, columns, packed + whole * width);
+      pack(last, kMaxColumns, 1, columns, panel + whole * width * s_.pair_floats);
     }
-    if (widened()) simd_.split_pairs(pairs, width, panel);
   }
 }
 
@@ -257,10 +256,9 @@ int64_t HeadTiles::OuterFloats() const {
 void HeadTiles::AddPairsOuter(const Strip& strip, const float* p, const float* b_panels,
                               bool accumulate, float* packed, float* out) const {
   const int64_t height = simd_.tile_rows, each = s_.pair_floats;
-  const int64_t pairs = (strip.rows + 1) / 2, lines = RoundUp(strip.keys, height) / height * pairs;
-  simd_.pack_pair_rows(reinterpret_cast<const uint16_t*>(p), 2 * s_.pair_row, strip.keys, pairs,
-                       widened() ? packed + lines * height : packed);
-  if (widened()) simd_.split_pairs(lines, height, packed);
+  const int64_t pairs = (strip.rows + 1) / 2;
+  (widened() ? simd_.pack_split_pair_rows : simd_.pack_pair_rows)(
+      reinterpret_cast<const uint16_t*>(p), 2 * s_.pair_row, strip.keys, pairs, packed);
   Tile tile;
   tile.a_row = 1;
   tile.a_k = height;

@@ -31,6 +31,8 @@ constexpr int64_t kShort = 128;
 constexpr int64_t kFewAhead = 512;
 // Counts of k of a panel that stay in L1 for the next few rows.
 constexpr int64_t kFewBlock = 256;
+// Panels of B that are rounded at a time: they are packed while they are in the cache.
+constexpr int64_t kRoundedPanels = 4;
 // With so few rows the result is transposed more quickly than the other operand.
 constexpr int64_t kSwapRows = 128;
 
@@ -41,11 +43,16 @@ int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 bool MultipliesPairs(Isa isa) { return isa >= Isa::kAvx512Bf16; }
 
 Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
-    : simd_(SimdFor(isa)), row_simd_(RowKernelsFor(isa)), threads_(threads), shape_(shape) {
+    : simd_(SimdFor(isa)),
+      row_simd_(RowKernelsFor(isa)),
+      half_(HalfKernelsFor(isa)),
+      threads_(threads),
+      shape_(shape) {
   LS_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0);
   LS_CHECK(!(shape.a_transposed && shape.b_transposed)) << "no op needs it";
   LS_CHECK(!shape.bf16 || PairsBf16(shape.k));
-  few_ = shape.m <= kMostFewRows && !shape.a_transposed;
+  LS_CHECK(!shape.rounds_b || shape.bf16);
+  few_ = shape.m <= kMostFewRows && !shape.a_transposed && !shape.rounds_b;
   wide_ = shape.bf16 && !shape.pairs && !few_;
   each_ = wide_ ? 2 : 1;
   k_ = shape.bf16 && !wide_ && !few_ ? shape.k / 2 : shape.k;
@@ -54,23 +61,25 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
   swapped_ = shape.b_transposed && shape.m < shape.n && shape.m <= kSwapRows && !few_;
   m_ = swapped_ ? shape.n : shape.m;
   n_ = swapped_ ? shape.m : shape.n;
-  a_row_ = shape.a_transposed ? 1 : stored;
+  rounds_a_ = swapped_ && shape.rounds_b;
+  const int64_t stored_b = shape.rounds_b ? shape.k : stored;
+  a_row_ = shape.a_transposed ? 1 : rounds_a_ ? stored_b : stored;
   a_k_ = shape.a_transposed ? shape.m : 1;
   b_columns_ = shape.b_transposed;
-  b_stride_ = b_columns_ ? stored : shape.n;
+  b_stride_ = !b_columns_ ? shape.n : rounds_a_ ? stored : stored_b;
   // A row stride of many pages maps a panel's rows to the same few cache sets.
   pack_ =
       b_columns_ || shape.bf16 || m_ >= kPackRows || (b_stride_ % 256 == 0 && m_ >= 48 && k_ > 8);
-  pack_a_ = shape.a_transposed || wide_ ||
+  pack_a_ = shape.a_transposed || wide_ || rounds_a_ ||
             (simd_.packs_rows && n_ >= kPackColumns && m_ >= kPackRows && k_ > 8);
-  widens_rows_ = wide_ && !shape.a_transposed && !simd_.packs_rows;
+  copies_rows_ = rounds_a_ || (wide_ && !shape.a_transposed && !simd_.packs_rows);
   k_block_ = DivideUp(k_, DivideUp(k_, int64_t{simd_.k_block}));
-  k_block_ = std::min(DivideUp(k_block_, 8) * 8, k_);
+  k_block_ = std::min(DivideUp(k_block_, 16) * 16, k_);  // whole lines
   const int64_t height = simd_.tile_rows, width = simd_.tile_columns;
   const int64_t panels = DivideUp(n_, width);
   // Without packing one panel is for the right edge.
   block_panels_ = std::clamp<int64_t>(kBlockFloats / (k_block_ * width), 1, panels);
-  const bool own_rows = !pack_a_ || widens_rows_;  // a strip costs no more alone than among others
+  const bool own_rows = !pack_a_ || copies_rows_;  // a strip costs no more alone than among others
   rows_first_ = pack_ && k_ * panels * width <= kResidentFloats && (own_rows || k_ <= kShort);
   panel_floats_ = static_cast<size_t>(
       DivideUp((rows_first_ ? k_ : k_block_) * (pack_ ? block_panels_ : 1) * width, 16) * 16);
@@ -82,6 +91,11 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
     a_pack_offset_ = panel_floats_;
     // The last strip's stores are as wide as a vector.
     panel_floats_ += static_cast<size_t>(DivideUp(row_block_ * k_block_ + 16, 16) * 16);
+  }
+  if (shape.rounds_b && !rounds_a_) {
+    rounded_offset_ = panel_floats_;
+    panel_floats_ += static_cast<size_t>(
+        DivideUp(std::min(kRoundedPanels, panels) * width * k_block_ * 2 / each_, 32) * 16);
   }
   scratch_floats_ = panel_floats_ * static_cast<size_t>(threads);
   if (swapped_) scratch_floats_ += static_cast<size_t>(shape.m * shape.n);
@@ -101,24 +115,45 @@ void Gemm::PackB(const float* b, int64_t p, int64_t k, int64_t column, float* pa
   }
 }
 
-void Gemm::PackPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64_t end,
-                      float* panels) const {
-  const int64_t valid = std::min(end, n_) - begin;
-  const auto* halves = reinterpret_cast<const uint16_t*>(b);
-  if (!b_columns_ && wide_) {
-    // A few panels at a time: they are split while they are in the cache.
-    const int64_t width = simd_.tile_columns, group = 4 * width;
-    for (int64_t j = 0; begin + j < end; j += group) {
-      const int64_t columns = std::min(group, end - begin - j);
-      float* const to = panels + j * k;
-      simd_.pack_pair_panels(halves + p * b_stride_ + begin + j, b_stride_, k / 2,
-                             std::min(columns, valid - j), to + k / 2 * columns);
-      simd_.split_pairs(k / 2 * (columns / width), width, to);
+// Of B stored [n, k] columns become rows of halves with all of k, else rows keep their columns.
+void Gemm::RoundPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64_t end,
+                       float* panels, uint16_t* rounded) const {
+  const int64_t width = simd_.tile_columns, group = kRoundedPanels * width;
+  const int64_t halves = 2 * k / each_, first = 2 * p / each_;  // counts of B's own k
+  for (int64_t j = begin; j < end; j += group) {
+    const int64_t last = std::min(j + group, end), valid = std::min(last, n_) - j;
+    float* const to = panels + (j - begin) * k;
+    if (b_columns_) {
+      for (int64_t i = 0; i < valid; ++i) {
+        half_.narrow_bf16(b + (j + i) * b_stride_ + first, halves, rounded + i * halves);
+      }
+      for (int64_t i = 0; i < last - j; i += width) {
+        const auto* const pairs = reinterpret_cast<const float*>(rounded + i * halves);
+        (wide_ ? simd_.pack_split_transposed : simd_.pack_transposed)(
+            pairs, halves / 2, halves / 2, std::min(width, valid - i), to + i * k);
+      }
+      continue;
     }
+    for (int64_t i = 0; i < halves; ++i) {
+      half_.narrow_bf16(b + (first + i) * b_stride_ + j, valid, rounded + i * (last - j));
+    }
+    (wide_ ? simd_.pack_split_pair_panels : simd_.pack_pair_panels)(rounded, last - j, halves / 2,
+                                                                    valid, to);
+  }
+}
+
+void Gemm::PackPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64_t end,
+                      float* panels, float* scratch) const {
+  if (shape_.rounds_b && !rounds_a_) {
+    RoundPanels(b, p, k, begin, end, panels,
+                reinterpret_cast<uint16_t*>(scratch + rounded_offset_));
     return;
   }
+  const int64_t valid = std::min(end, n_) - begin;
+  const auto* halves = reinterpret_cast<const uint16_t*>(b);
   if (!b_columns_ && shape_.bf16) {
-    simd_.pack_pair_panels(halves + 2 * p * b_stride_ + begin, b_stride_, k, valid, panels);
+    (wide_ ? simd_.pack_split_pair_panels : simd_.pack_pair_panels)(
+        halves + 2 * (p / each_) * b_stride_ + begin, b_stride_, k / each_, valid, panels);
     return;
   }
   if (!b_columns_) {
@@ -132,10 +167,17 @@ void Gemm::PackPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64
 
 void Gemm::PackA(const float* a, int64_t p, int64_t k, int64_t begin, int64_t end,
                  float* packed) const {
-  const int64_t height = simd_.tile_rows, stored = k / each_;
-  if (widens_rows_) {
+  const int64_t stored = k / each_;
+  if (copies_rows_) {
     for (int64_t i = begin; i < end; ++i, packed += k) {
-      simd_.widen_pairs(a + i * a_row_ + p / each_, stored, packed);
+      const float* const row = a + i * a_row_;
+      if (!rounds_a_) {
+        simd_.widen_pairs(row + p / each_, stored, packed);
+      } else if (wide_) {
+        simd_.round_pairs(row + p, stored, packed);
+      } else {
+        half_.narrow_bf16(row + 2 * p, 2 * k, reinterpret_cast<uint16_t*>(packed));
+      }
     }
     return;
   }
@@ -143,15 +185,13 @@ void Gemm::PackA(const float* a, int64_t p, int64_t k, int64_t begin, int64_t en
     simd_.pack_split_rows(a + begin * a_row_ + p / each_, a_row_, end - begin, stored, packed);
     return;
   }
-  const int64_t lines = DivideUp(end - begin, height) * stored;
-  float* const to = wide_ ? packed + lines * height : packed;
   if (shape_.bf16 && shape_.a_transposed) {
     const auto* halves = reinterpret_cast<const uint16_t*>(a);
-    simd_.pack_pair_rows(halves + 2 * (p / each_) * a_k_ + begin, a_k_, end - begin, stored, to);
-  } else {
-    simd_.pack_rows(a + begin * a_row_ + p / each_ * a_k_, a_row_, a_k_, end - begin, stored, to);
+    (wide_ ? simd_.pack_split_pair_rows : simd_.pack_pair_rows)(
+        halves + 2 * (p / each_) * a_k_ + begin, a_k_, end - begin, stored, packed);
+    return;
   }
-  if (wide_) simd_.split_pairs(lines, height, packed);
+  simd_.pack_rows(a + begin * a_row_ + p * a_k_, a_row_, a_k_, end - begin, stored, packed);
 }
 
 void Gemm::RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t column,
@@ -172,8 +212,8 @@ void Gemm::RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t 
 Tile Gemm::TileAt(const Operands& operands, int64_t p) const {
   Tile tile;
   tile.k = std::min(k_block_, k_ - p);
-  tile.a_row = widens_rows_ ? tile.k : pack_a_ ? 1 : a_row_;
-  tile.a_k = widens_rows_ ? 1 : pack_a_ ? simd_.tile_rows : a_k_;
+  tile.a_row = copies_rows_ ? tile.k : pack_a_ ? 1 : a_row_;
+  tile.a_k = copies_rows_ ? 1 : pack_a_ ? simd_.tile_rows : a_k_;
   tile.b_stride = pack_ ? simd_.tile_columns : b_stride_;
   tile.c_stride = operands.c_stride;
   tile.accumulate = operands.accumulate || p > 0;
@@ -184,6 +224,7 @@ Tile Gemm::TileAt(const Operands& operands, int64_t p) const {
 
 void Gemm::RunTiles(const Operands& operands, int64_t row_begin, int64_t row_end,
                     int64_t panel_begin, int64_t panel_end, float* scratch) const {
+  if (row_begin >= row_end || panel_begin >= panel_end) return;  // more threads than parts
   if (rows_first_) {
     RunRowsFirst(operands, row_begin, row_end, panel_begin, panel_end, scratch);
     return;
@@ -197,7 +238,7 @@ void Gemm::RunTiles(const Operands& operands, int64_t row_begin, int64_t row_end
       if (operands.packed != nullptr) {
         panels = operands.packed + PackedAt(p, first);
       } else if (pack_) {
-        PackPanels(operands.b, p, tile.k, first * width, last * width, scratch);
+        PackPanels(operands.b, p, tile.k, first * width, last * width, scratch, scratch);
       }
       for (int64_t row = row_begin; row < row_end; row += row_block_) {
         const int64_t end = std::min(row + row_block_, row_end);
@@ -220,7 +261,7 @@ void Gemm::RunRowsFirst(const Operands& operands, int64_t row_begin, int64_t row
   };
   for (int64_t p = 0; operands.packed == nullptr && p < k_; p += k_block_) {
     PackPanels(operands.b, p, std::min(k_block_, k_ - p), panel_begin * width, panel_end * width,
-               scratch + p * panels * width);
+               scratch + p * panels * width, scratch);
   }
   float* const packed_a = scratch + a_pack_offset_;
   for (int64_t row = row_begin; row < row_end; row += row_block_) {
@@ -324,7 +365,7 @@ int64_t Gemm::PackedAt(int64_t p, int64_t panel) const {
   return p * DivideUp(n_, width) * width + panel * width * k;
 }
 
-void Gemm::PackAll(const void* b, float* packed, ThreadPool* pool) const {
+void Gemm::PackAll(const void* b, float* packed, float* scratch, ThreadPool* pool) const {
   LS_CHECK(packed_bytes() > 0);
   const int64_t width = simd_.tile_columns;
   pool->Run([&](int index) {
@@ -333,9 +374,11 @@ void Gemm::PackAll(const void* b, float* packed, ThreadPool* pool) const {
       PackFew(b, begin * width, std::min(end * width, n_), packed + begin * width * StoredK());
       return;
     }
+    float* const own =
+        scratch == nullptr ? nullptr : scratch + panel_floats_ * static_cast<size_t>(index);
     for (int64_t p = 0; begin < end && p < k_; p += k_block_) {
       PackPanels(static_cast<const float*>(b), p, std::min(k_block_, k_ - p), begin * width,
-                 end * width, packed + PackedAt(p, begin));
+                 end * width, packed + PackedAt(p, begin), own);
     }
   });
 }

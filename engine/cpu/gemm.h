@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "engine/cpu/simd/half_kernels.h"
 #include "engine/cpu/simd/row_kernels.h"
 #include "engine/cpu/simd/simd.h"
 #include "engine/cpu/thread_pool.h"
@@ -35,6 +36,8 @@ struct GemmShape {
   // They are multiplied pair by pair, instead of being widened while they are packed: the same
   // bits.
   bool pairs = false;
+  // B is stored in fp32, and rounded to bf16 while it is packed. REQUIRES: bf16.
+  bool rounds_b = false;
 };
 
 // Returns whether bf16 factors with this k make pairs. Others are multiplied as fp32, in ascending
@@ -58,9 +61,9 @@ class Gemm {
   Gemm(const GemmShape& shape, Isa isa, int threads);
 
   size_t scratch_bytes() const { return scratch_floats_ * sizeof(float); }
-  // a and b are float or, with shape.bf16, uint16_t. `scratch` has scratch_bytes(), 64-byte
-  // aligned. Blocks until the product is whole. No two operands overlap. REQUIRES: an epilogue only
-  // without `accumulate`.
+  // a and b are float or, with shape.bf16, uint16_t, b with rounds_b float again. `scratch` has
+  // scratch_bytes(), 64-byte aligned. Blocks until the product is whole. No two operands overlap.
+  // REQUIRES: an epilogue only without `accumulate`.
   void Run(const void* a, const void* b, float* c, bool accumulate, const GemmEpilogue& epilogue,
            float* scratch, ThreadPool* pool) const;
 
@@ -68,8 +71,9 @@ class Gemm {
   // where there is no such order. It depends on n, k and the layout of B alone, and on whether the
   // product is one of few rows.
   size_t packed_bytes() const;
-  // Makes it. REQUIRES: packed_bytes() > 0; `packed` 64-byte aligned.
-  void PackAll(const void* b, float* packed, ThreadPool* pool) const;
+  // Makes it. `scratch` as for Run; it may be null without rounds_b. REQUIRES: packed_bytes() > 0;
+  // `packed` 64-byte aligned.
+  void PackAll(const void* b, float* packed, float* scratch, ThreadPool* pool) const;
   // Run with what PackAll made of b: the same bits.
   void RunPacked(const void* a, const float* packed, float* c, bool accumulate,
                  const GemmEpilogue& epilogue, float* scratch, ThreadPool* pool) const;
@@ -122,9 +126,13 @@ class Gemm {
   // Rows [begin, end) of the k block at `p`, as tiles read them.
   void PackA(const float* a, int64_t p, int64_t k, int64_t begin, int64_t end, float* packed) const;
   void PackB(const float* b, int64_t p, int64_t k, int64_t column, float* panel) const;
-  // The panels of columns [begin, end), k block at `p`. REQUIRES: both are borders of panels.
-  void PackPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64_t end,
-                  float* panels) const;
+  // The panels of columns [begin, end), k block at `p`. `scratch`: the thread's part; null without
+  // rounds_b. REQUIRES: both are borders of panels.
+  void PackPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64_t end, float* panels,
+                  float* scratch) const;
+  // The same of B in fp32, a few panels at a time.
+  void RoundPanels(const float* b, int64_t p, int64_t k, int64_t begin, int64_t end, float* panels,
+                   uint16_t* rounded) const;
   // Floats from the beginning of all packed panels to panel `panel` of the k block at `p`.
   int64_t PackedAt(int64_t p, int64_t panel) const;
   // Thread `index`'s rows of c through the epilogue's activation.
@@ -135,6 +143,7 @@ class Gemm {
 
   const SimdKernels& simd_;
   const RowKernels& row_simd_;
+  const HalfKernels& half_;
   const int threads_;
   const GemmShape shape_;
   bool few_ = false;      // a product of FewRows, which packs nothing by itself
@@ -151,12 +160,14 @@ class Gemm {
   bool pack_ = false;       // B
   bool pack_a_ = false;
   bool rows_first_ = false;
-  bool widens_rows_ = false;  // packed A lies row by row
+  bool copies_rows_ = false;  // packed A lies row by row
+  bool rounds_a_ = false;     // the tiles' A is rounds_b's B
   int64_t k_block_ = 0;
   int64_t row_block_ = 0;
   int64_t block_panels_ = 0;
   size_t panel_floats_ = 0;  // of one thread: the block of B, then that of A
   size_t a_pack_offset_ = 0;
+  size_t rounded_offset_ = 0;  // of what RoundPanels rounds
   size_t scratch_floats_ = 0;
 };
 

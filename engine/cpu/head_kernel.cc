@@ -94,8 +94,8 @@ class HeadKernel : public CpuKernel {
     float* const input = forward + ForwardFloats();
     float* const scratch = input + InputFloats();
     if (packs_) {
-      whole_.forward.PackAll(weight, forward, context.pool);
-      whole_.input.PackAll(weight, input, context.pool);
+      whole_.forward.PackAll(weight, forward, scratch, context.pool);
+      whole_.input.PackAll(weight, input, scratch, context.pool);
     }
     SoftmaxRows rows = Bind(context);
     if (HasBias()) {

@@ -20,6 +20,11 @@ bool FactorsAreBf16(const Graph& graph, const Node& node) {
   return graph.type(node.inputs[0]).dtype == DType::kBF16;
 }
 
+// Returns whether the weight beside them is to be rounded (CpuKernelDef::rounds_weight).
+bool WeightIsRounded(const Graph& graph, const Node& node) {
+  return FactorsAreBf16(graph, node) && graph.type(node.inputs[1]).dtype == DType::kF32;
+}
+
 GemmShape ForwardShape(const Graph& graph, const Node& node, const CpuTarget& target) {
   const Shape& x = graph.type(node.inputs[0]).shape;
   const Shape& w = graph.type(node.inputs[1]).shape;
@@ -30,7 +35,8 @@ GemmShape ForwardShape(const Graph& graph, const Node& node, const CpuTarget& ta
           .a_transposed = false,
           .b_transposed = !in_out,
           .bf16 = FactorsAreBf16(graph, node),
-          .pairs = target.bf16_pairs};
+          .pairs = target.bf16_pairs,
+          .rounds_b = WeightIsRounded(graph, node)};
 }
 
 // (dy [m, n], w [n, k]) -> dx [m, k]
@@ -44,7 +50,8 @@ GemmShape InputShape(const Graph& graph, const Node& node, const CpuTarget& targ
           .a_transposed = false,
           .b_transposed = in_out,
           .bf16 = FactorsAreBf16(graph, node),
-          .pairs = target.bf16_pairs};
+          .pairs = target.bf16_pairs,
+          .rounds_b = WeightIsRounded(graph, node)};
 }
 
 // (dy [m, n], x [m, k]) -> dw [n, k]
@@ -77,7 +84,7 @@ class RowProduct {
   // Of B for few rows, packed once for all runs (Gemm::packed_bytes); 0 for other products.
   size_t packed_bytes() const { return shape_.m <= kMostFewRows ? whole_.packed_bytes() : 0; }
   void Pack(const void* b, float* packed, ThreadPool* pool) const {
-    whole_.PackAll(b, packed, pool);
+    whole_.PackAll(b, packed, nullptr, pool);
   }
   size_t scratch_floats() const {
     const size_t rest = rest_.has_value() ? rest_->scratch_bytes() : 0;
@@ -90,7 +97,7 @@ class RowProduct {
   void Run(const void* a, const void* b, const float* packed, float* scratch, ThreadPool* pool,
            const Make& make) const {
     float* const own = scratch + packed_floats_;
-    if (packed_floats_ > 0) whole_.PackAll(b, scratch, pool);
+    if (packed_floats_ > 0) whole_.PackAll(b, scratch, own, pool);
     const size_t row_bytes = static_cast<size_t>(shape_.k) * (shape_.bf16 ? 2 : 4);
     for (int64_t row = 0; row < shape_.m; row += block_) {
       const int64_t rows = std::min(block_, shape_.m - row);
@@ -368,9 +375,15 @@ size_t ForwardPacked(const Graph& graph, const Node& node, const CpuTarget& targ
 
 template <GemmShape (*kShape)(const Graph&, const Node&, const CpuTarget&)>
 bool TakesBf16(const Graph& graph, const Node& node, const CpuTarget& target) {
-  return graph.type(node.inputs[0]).dtype == DType::kBF16 &&
-         graph.type(node.inputs[1]).dtype == DType::kBF16 &&
-         PairsBf16(kShape(graph, node, target).k);
+  const GemmShape shape = kShape(graph, node, target);
+  return shape.bf16 && PairsBf16(shape.k) &&
+         (shape.rounds_b || graph.type(node.inputs[1]).dtype == DType::kBF16);
+}
+
+// Few rows read the weight where it lies, once.
+bool RoundsWeight(const Graph& graph, const Node& node) {
+  const TensorType& rows = graph.type(node.inputs[0]);
+  return rows.dtype == DType::kBF16 && rows.shape[0] > kMostFewRows && PairsBf16(rows.shape[1]);
 }
 
 }  // namespace
@@ -381,10 +394,12 @@ const CpuKernelDef kLinear = {.scratch_bytes = Scratch<LinearKernel>,
                               .packs_only_once = true,
                               .packed_bytes = ForwardPacked,
                               .takes_half = TakesBf16<ForwardShape>,
+                              .rounds_weight = RoundsWeight,
                               .op_class = OpClass::kProducts};
 const CpuKernelDef kLinearBackwardInput = {.scratch_bytes = Scratch<BackwardInputKernel>,
                                            .prepare = Prepare<BackwardInputKernel>,
                                            .takes_half = TakesBf16<InputShape>,
+                                           .rounds_weight = RoundsWeight,
                                            .op_class = OpClass::kProducts};
 const CpuKernelDef kLinearBackwardWeight = {.scratch_bytes = BackwardWeightKernel::ScratchBytes,
                                             .prepare = Prepare<BackwardWeightKernel>,

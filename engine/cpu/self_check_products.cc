@@ -279,22 +279,33 @@ void CheckPairPacking(KernelComparison* compare) {
     const auto at = static_cast<size_t>(2 * p * stride + j);
     return source[at] | static_cast<uint32_t>(source[at + static_cast<size_t>(stride)]) << 16;
   };
-  std::vector<float> packed(static_cast<size_t>((columns + width) * k));
-  const auto is = [&](int64_t at, uint32_t bits) {
-    return std::bit_cast<uint32_t>(packed[static_cast<size_t>(at)]) == bits;
+  std::vector<float> packed(static_cast<size_t>(2 * (columns + width) * k + 16));
+  const auto bits_at = [&](int64_t at) {
+    return std::bit_cast<uint32_t>(packed[static_cast<size_t>(at)]);
   };
-  simd.pack_pair_panels(source.data(), stride, k, columns, packed.data());
-  for (int64_t j = 0; j < (columns + width - 1) / width * width; ++j) {
-    for (int64_t p = 0; p < k; ++p) {
-      const int64_t at = j / width * width * k + p * width + j % width;
-      if (!is(at, j < columns ? pair(p, j) : 0)) return compare->Fail("pack_pair_panels");
+  // Returns whether place `at` of the lines of count p, which are so wide, holds what it must.
+  const auto is = [&](bool split, int64_t line, int64_t places, int64_t at, uint32_t bits) {
+    if (!split) return bits_at(line * places + at) == bits;
+    return bits_at(2 * line * places + at) == (bits & 0xffff0000) &&
+           bits_at((2 * line + 1) * places + at) == bits << 16;
+  };
+  for (const bool split : {false, true}) {
+    (split ? simd.pack_split_pair_panels : simd.pack_pair_panels)(source.data(), stride, k, columns,
+                                                                  packed.data());
+    for (int64_t j = 0; j < (columns + width - 1) / width * width; ++j) {
+      for (int64_t p = 0; p < k; ++p) {
+        if (!is(split, j / width * k + p, width, j % width, j < columns ? pair(p, j) : 0)) {
+          return compare->Fail(split ? "pack_split_pair_panels" : "pack_pair_panels");
+        }
+      }
     }
-  }
-  simd.pack_pair_rows(source.data(), stride, rows, k, packed.data());
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t p = 0; p < k; ++p) {
-      if (!is((i / height * k + p) * height + i % height, pair(p, i))) {
-        return compare->Fail("pack_pair_rows");
+    (split ? simd.pack_split_pair_rows : simd.pack_pair_rows)(source.data(), stride, rows, k,
+                                                              packed.data());
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t p = 0; p < k; ++p) {
+        if (!is(split, i / height * k + p, height, i % height, pair(p, i))) {
+          return compare->Fail(split ? "pack_split_pair_rows" : "pack_pair_rows");
+        }
       }
     }
   }
@@ -360,6 +371,16 @@ void CheckWidening(KernelComparison* compare) {
       return compare->Fail(name);
     }
   }
+  // Numbers that rounding carries to the next exponent, ties, infinity and NaN among them.
+  constexpr uint32_t kRounded[] = {0x3f7fffff, 0x3f808000, 0x3f818000, 0x7f800000,
+                                   0x7f7fffff, 0x80000001, 0x7fc00000, 0xbf80ffff};
+  compare->Run("round_pairs", [&](const KernelTables& t, float* out) {
+    std::vector<float> values = MadeValues(12, 2 * kPairs);
+    for (size_t i = 0; i < std::size(kRounded); ++i) {
+      values[i] = std::bit_cast<float>(kRounded[i]);
+    }
+    t.simd->round_pairs(values.data(), kPairs, out);
+  });
 }
 
 // ---- the other kernels of products ----

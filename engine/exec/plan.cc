@@ -21,6 +21,7 @@
 #include "engine/passes/image_fusion.h"
 #include "engine/passes/recompute.h"
 #include "engine/passes/remade_norms.h"
+#include "engine/passes/rounded_weights.h"
 
 namespace lockstep::engine {
 namespace {
@@ -453,8 +454,11 @@ absl::Status CompiledPlan::LayOutTraining(const Graph& graph) {
   LS_RETURN_IF_ERROR(graph.Verify());
   const bool remakes =
       spec_.passes.fuse && spec_.passes.patterns.residuals && spec_.device == DeviceKind::kCuda;
-  PlacedGraph placed =
-      PlaceGradients(remakes ? RemakeNorms(graph) : graph, spec_.passes.bucket_elements);
+  const bool rounds = spec_.passes.fuse && spec_.passes.patterns.weights;
+  PlacedGraph placed = PlaceGradients(remakes  ? RemakeNorms(graph)
+                                      : rounds ? RoundWeightsInProducts(graph, *backend_)
+                                               : graph,
+                                      spec_.passes.bucket_elements);
   LS_RETURN_IF_ERROR(placed.graph.Verify());
   layout_ = std::move(placed.layout);
   train_.graph = std::move(placed.graph);

@@ -230,6 +230,7 @@ engine::FusionPatterns PatternsOf(const Passes& passes) {
   if (passes.has_fuse_norms()) on.norms = passes.fuse_norms();
   if (passes.has_fuse_loss()) on.loss = passes.fuse_loss();
   if (passes.has_fuse_heads()) on.heads = passes.fuse_heads();
+  if (passes.has_fuse_weights()) on.weights = passes.fuse_weights();
   return on;
 }
 

@@ -302,15 +302,15 @@ void PatchOuterProduct::FillPanel(const void* x, int64_t p0, int64_t p1, int64_t
     return;
   }
   const int64_t pairs = (p1 - p0) / 2;
-  float* const to = each_ == 1 ? panel : panel + pairs * width;
-  if (patches_.is_image()) {
-    const auto* halves = static_cast<const uint16_t*>(x) + p0 * columns() + j;
-    simd_.pack_pair_panels(halves, columns(), pairs, valid, to);
-  } else {
+  const auto* halves = static_cast<const uint16_t*>(x) + p0 * columns() + j;
+  int64_t stride = columns();
+  if (!patches_.is_image()) {
     patches_.Fill(values, p0, p1, j / 2, (j + valid) / 2, patches, width / 2);
-    simd_.pack_pair_panels(reinterpret_cast<const uint16_t*>(patches), width, pairs, valid, to);
+    halves = reinterpret_cast<const uint16_t*>(patches);
+    stride = width;
   }
-  if (each_ == 2) simd_.split_pairs(pairs, width, panel);
+  (each_ == 2 ? simd_.pack_split_pair_panels : simd_.pack_pair_panels)(halves, stride, pairs, valid,
+                                                                       panel);
 }
 
 const float* PatchOuterProduct::Run(const void* dy, const void* x, float* scratch,
@@ -332,10 +332,8 @@ const float* PatchOuterProduct::Run(const void* dy, const void* x, float* scratc
       const float* a = static_cast<const float*>(dy) + p0 * dy_stride_;
       if (bf16_) {
         const auto* halves = static_cast<const uint16_t*>(dy) + p0 * dy_stride_;
-        const int64_t lines = DivideUp(rows_, height) * pairs;
-        float* const to = each_ == 1 ? packed : packed + lines * height;
-        simd_.pack_pair_rows(halves, dy_stride_, rows_, pairs, to);
-        if (each_ == 2) simd_.split_pairs(lines, height, packed);
+        (each_ == 2 ? simd_.pack_split_pair_rows : simd_.pack_pair_rows)(halves, dy_stride_, rows_,
+                                                                         pairs, packed);
       } else if (!direct) {
         simd_.pack_rows(a, 1, dy_stride_, rows_, tile.k, packed);
       }

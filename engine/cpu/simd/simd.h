@@ -122,9 +122,16 @@ struct SimdKernels {
   void (*pack_pair_panels)(const uint16_t* src, int64_t stride, int64_t k, int64_t columns,
                            float* panels);
   void (*pack_pair_rows)(const uint16_t* a, int64_t stride, int64_t rows, int64_t k, float* packed);
+  // The same with each pair as two counts, as split_pairs makes them.
+  void (*pack_split_pair_panels)(const uint16_t* src, int64_t stride, int64_t k, int64_t columns,
+                                 float* panels);
+  void (*pack_split_pair_rows)(const uint16_t* a, int64_t stride, int64_t rows, int64_t k,
+                               float* packed);
   // Pairs of bf16 as numbers in the order of a sum of their products, the high half's first:
   // to[2 i] and to[2 i + 1] are the halves of pair i < count.
   void (*widen_pairs)(const float* pairs, int64_t count, float* to);
+  // The same of 2 count numbers in fp32, rounded to bf16 as narrow_bf16 does (half_kernels.h).
+  void (*round_pairs)(const float* values, int64_t count, float* to);
   // The same of rows of `width` pairs, which become two rows each. `values` is 2 * count * width
   // floats, the pairs lie in the second half of them, and 16 floats behind it are undefined.
   void (*split_pairs)(int64_t count, int64_t width, float* values);

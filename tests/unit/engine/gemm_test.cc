@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/half.h"
 #include "common/philox.h"
 #include "engine/cpu/isa.h"
 #include "tests/unit/engine/step_job.h"
@@ -74,6 +75,13 @@ std::vector<uint16_t> Narrow(const std::vector<float>& values) {
   return halves;
 }
 
+// The nearest numbers in bf16 instead, to even.
+std::vector<uint16_t> Rounded(const std::vector<float>& values) {
+  std::vector<uint16_t> halves(values.size() + 16);
+  for (size_t i = 0; i < values.size(); ++i) halves[i] = BFloat16::FromFloat(values[i]).bits;
+  return halves;
+}
+
 // Of each two of k the second product is added first; then the bias.
 std::vector<float> DefinedOfBf16(const GemmShape& shape, const std::vector<uint16_t>& a,
                                  const std::vector<uint16_t>& b, const std::vector<float>& bias) {
@@ -109,7 +117,7 @@ std::vector<float> Multiplied(const GemmShape& shape, const void* a, const void*
   gemm.Run(a, b, c.data(), accumulate, epilogue, scratch[0].values, &pool);
   if (gemm.packed_bytes() > 0) {
     std::vector<Line> packed(gemm.packed_bytes() / sizeof(Line) + 1);
-    gemm.PackAll(b, packed[0].values, &pool);
+    gemm.PackAll(b, packed[0].values, scratch[0].values, &pool);
     gemm.RunPacked(a, packed[0].values, packed_c.data(), accumulate, epilogue, scratch[0].values,
                    &pool);
     EXPECT_TRUE(EqualBits(packed_c, c))
@@ -177,7 +185,8 @@ TEST_P(GemmTest, OfBf16IsTheDefinedChains) {
 }
 
 // Several strips of rows and blocks of k, with B small enough to stay in L2 and not; products with
-// A stored [k, m] of few and of more k; and one that is transposed as a whole.
+// A stored [k, m] of few and of more k; one that is transposed as a whole; and one of fewer parts
+// than threads.
 constexpr GemmShape kLarge[] = {
     {.m = 131, .n = 70, .k = 784},
     {.m = 131, .n = 70, .k = 784, .b_transposed = true},
@@ -186,6 +195,7 @@ constexpr GemmShape kLarge[] = {
     {.m = 131, .n = 200, .k = 784, .b_transposed = true},
     {.m = 131, .n = 200, .k = 64, .a_transposed = true},
     {.m = 131, .n = 70, .k = 400, .a_transposed = true},
+    {.m = 20, .n = 96, .k = 200},
 };
 
 TEST(LargeGemmTest, IsTheDefinedChains) {
@@ -196,7 +206,7 @@ TEST(LargeGemmTest, IsTheDefinedChains) {
     shape.bf16 = true;
     const std::vector<float> right_of_bf16 = DefinedOfBf16(shape, a, b, of.bias);
     for (const Isa isa : UsableIsas()) {
-      for (const int threads : {1, 2}) {
+      for (const int threads : {1, 2, 5}) {
         const auto what = [&] {
           return testing::Message() << Name(isa) << ", " << threads << " threads: " << shape.m
                                     << " x " << shape.n << " x " << shape.k;
@@ -210,6 +220,34 @@ TEST(LargeGemmTest, IsTheDefinedChains) {
                                            {.bias = of.bias.data()}, isa, threads),
                                 right_of_bf16))
               << what() << (pairs ? ", pairs" : ", widened");
+        }
+      }
+    }
+  }
+}
+
+// As if B had been rounded before: with few rows, many, and those that are transposed as a whole.
+TEST(LargeGemmTest, RoundsBAsItPacksIt) {
+  std::vector<GemmShape> shapes = {{.m = 3, .n = 70, .k = 40},
+                                   {.m = 5, .n = 3, .k = 40, .b_transposed = true}};
+  for (const GemmShape& shape : kLarge) {
+    if (!shape.a_transposed) shapes.push_back(shape);
+  }
+  for (GemmShape shape : shapes) {
+    shape.bf16 = true;
+    shape.rounds_b = true;
+    const Operands of(shape);
+    const std::vector<uint16_t> a = Narrow(of.a);
+    const std::vector<float> right = DefinedOfBf16(shape, a, Rounded(of.b), of.bias);
+    for (const Isa isa : UsableIsas()) {
+      for (const bool pairs : {false, true}) {
+        for (const int threads : {1, 2, 5}) {
+          shape.pairs = pairs;
+          EXPECT_TRUE(EqualBits(Multiplied(shape, a.data(), of.b.data(), of.c, false,
+                                           {.bias = of.bias.data()}, isa, threads),
+                                right))
+              << Name(isa) << (pairs ? ", pairs, " : ", widened, ") << threads
+              << " threads: " << shape.m << " x " << shape.n << " x " << shape.k;
         }
       }
     }
