@@ -26,9 +26,10 @@ constexpr int64_t kAheadTiles = 32;
 constexpr int64_t kResidentFloats = 150 * 1024;
 // A product of so few counts of k is little more than writing C.
 constexpr int64_t kShort = 128;
-// Panels of few rows are one stream, which is asked for so many floats ahead: processors' own
-// prefetching ends at each page.
-constexpr int64_t kFewAhead = 512;
+// Panels of few rows are one stream, which is asked for so many floats ahead into L1, and twice as
+// many into L2, which waits for more lines at a time: processors' own prefetching ends at each
+// page.
+constexpr int64_t kFewAhead = 768;
 // Counts of k of a panel that stay in L1 for the next few rows.
 constexpr int64_t kFewBlock = 256;
 // Panels of B that are rounded at a time: they are packed while they are in the cache.
@@ -390,6 +391,9 @@ void Gemm::RunPacked(const void* a, const float* packed, float* c, bool accumula
         scratch, pool);
 }
 
+// Widened again in each tile, four rows took as long as their panels take from memory.
+bool Gemm::WidensFewRows() const { return shape_.bf16 && simd_.wide_pair_tile[1] != nullptr; }
+
 void Gemm::PackFew(const void* b, int64_t begin, int64_t end, float* panels) const {
   const int64_t width = simd_.tile_columns, k = StoredK();
   const auto* const floats = static_cast<const float*>(b);
@@ -407,8 +411,12 @@ void Gemm::PackFew(const void* b, int64_t begin, int64_t end, float* panels) con
   }
 }
 
-void Gemm::RunFewPacked(const Operands& operands, ThreadPool* pool) const {
+void Gemm::RunFewPacked(Operands operands, float* scratch, ThreadPool* pool) const {
   const int64_t width = simd_.tile_columns;
+  if (WidensFewRows()) {
+    simd_.widen_pairs(operands.a, m_ * StoredK(), scratch);
+    operands.a = scratch;
+  }
   pool->Run([&](int index) {
     const auto [begin, end] = PartOf(DivideUp(n_, width), index, threads_);
     for (int64_t panel = begin; panel < end; ++panel) RunFewPanel(operands, panel * width);
@@ -417,7 +425,10 @@ void Gemm::RunFewPacked(const Operands& operands, ThreadPool* pool) const {
 
 void Gemm::RunFewPanel(const Operands& operands, int64_t column) const {
   const int64_t width = simd_.tile_columns, k = StoredK();
-  const auto& tiles = shape_.bf16 ? simd_.pair_tile : simd_.tile;
+  const auto* const tiles = WidensFewRows() ? simd_.wide_pair_tile
+                            : shape_.bf16   ? simd_.pair_tile
+                                            : simd_.tile;
+  const int64_t each = WidensFewRows() ? 2 : 1;  // numbers of A for an element of B
   const auto at = [](const float* values, int64_t offset) {
     return values == nullptr ? nullptr : values + offset;
   };
@@ -426,7 +437,7 @@ void Gemm::RunFewPanel(const Operands& operands, int64_t column) const {
   const int64_t parts = DivideUp(m_, std::min<int64_t>(kMostFewRows, simd_.tile_rows - 1));
   const int64_t rows = DivideUp(m_, parts), block = parts == 1 ? k : kFewBlock;
   Tile tile;
-  tile.a_row = k;
+  tile.a_row = each * k;
   tile.a_k = 1;
   tile.b_stride = width;
   tile.c_stride = operands.c_stride;
@@ -440,7 +451,7 @@ void Gemm::RunFewPanel(const Operands& operands, int64_t column) const {
     tile.last = p + block >= k;
     for (int64_t row = 0; row < m_; row += rows) {
       const int64_t from = row * n_ + column;
-      tile.a = operands.a + row * k + p;
+      tile.a = operands.a + each * (row * k + p);
       tile.c = operands.c + row * operands.c_stride + column;
       tile.epilogue.residual = at(operands.epilogue.residual, from);
       tile.epilogue.mask = at(operands.epilogue.mask, from);
@@ -489,7 +500,7 @@ void Gemm::RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch
   if (few_) {
     if (operands.packed != nullptr) {
       operands.epilogue = {epilogue.bias, epilogue.residual, n_, epilogue.relu, epilogue.mask, n_};
-      RunFewPacked(operands, pool);
+      RunFewPacked(operands, scratch, pool);
     } else {
       RunFew(operands, epilogue, scratch, pool);
     }

@@ -110,7 +110,9 @@ class Gemm {
   // Columns [begin, end) of B, whose first is a panel's, in the order of RunFewPacked.
   void PackFew(const void* b, int64_t begin, int64_t end, float* panels) const;
   // The same with all of B packed: it is read in one stream, which is all the work.
-  void RunFewPacked(const Operands& operands, ThreadPool* pool) const;
+  void RunFewPacked(Operands operands, float* scratch, ThreadPool* pool) const;
+  // Returns whether the rows of A become numbers before that.
+  bool WidensFewRows() const;
   // The panel of B that begins with `column`.
   void RunFewPanel(const Operands& operands, int64_t column) const;
   // The product of either way.

@@ -47,8 +47,9 @@ struct Tile {
   // The next tile's C, where it is needed as soon as that begins. Null: this tile's is asked for.
   float* ahead_c = nullptr;
   bool adds = false;  // the chain begins with 0, and its sum is added to C
-  // B is asked for so many counts of k before it is needed, into the first-level cache. 0: not.
-  // Tiles of kMostFewRows rows or fewer, but not of tile_rows, do so.
+  // B is asked for so many counts of k before it is needed, into the first-level cache, and twice
+  // as many before, into the second. 0: not. Tiles of kMostFewRows rows or fewer, but not of
+  // tile_rows, do so.
   int64_t ahead_rows = 0;
 };
 
@@ -98,6 +99,9 @@ struct SimdKernels {
   // of the high halves, then that of the low ones.
   // REQUIRES: a_k is 1 or as pack_pair_rows leaves it; B is a panel.
   void (*pair_tile[17])(const Tile& tile);
+  // The same for few rows, 1 <= r <= tile_rows, whose pairs are two numbers each (widen_pairs) in
+  // A, a_row of them a row; a_k is 1. Null where an instruction multiplies pairs.
+  void (*wide_pair_tile[kMostFewRows + 1])(const Tile& tile);
   // few_rows[r] works on r rows, 1 <= r <= kMostFewRows.
   void (*few_rows[kMostFewRows + 1])(const FewRows& product);
   // panel[p * tile_columns + j] = src[j * stride + p] for j < columns, 0 beyond; p < k.
