@@ -17,9 +17,9 @@ std::optional<PackedInput> CpuBackend::Packs(const Graph& graph, const Node& nod
   return PackedInput{static_cast<size_t>(kernel.packed_input), bytes, !kernel.packs_only_once};
 }
 
-bool CpuBackend::RoundsInput(const Graph& graph, const Node& node, size_t input) const {
+bool CpuBackend::RoundsWeight(const Graph& graph, const Node& node) const {
   const CpuKernelDef& kernel = CpuKernelOf(*node.op);
-  return input == 1 && kernel.rounds_weight != nullptr && kernel.rounds_weight(graph, node);
+  return kernel.rounds_weight != nullptr && kernel.rounds_weight(graph, node);
 }
 
 }  // namespace lockstep::engine

@@ -13,7 +13,7 @@ class CpuBackend : public Backend {
   explicit CpuBackend(const CpuTargets& targets) : targets_(targets) {}
   size_t ScratchBytes(const Graph& graph, const Node& node) const override;
   std::optional<PackedInput> Packs(const Graph& graph, const Node& node) const override;
-  bool RoundsInput(const Graph& graph, const Node& node, size_t input) const override;
+  bool RoundsWeight(const Graph& graph, const Node& node) const override;
 
  private:
   const CpuTargets targets_;

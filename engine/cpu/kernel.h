@@ -113,8 +113,8 @@ struct CpuKernelDef {
   // Whether the kernel takes the node's 16-bit operands, all of them, as they are. Else, and with
   // null, they come to it in fp32 (converting_kernel.h).
   bool (*takes_half)(const Graph& graph, const Node& node, const CpuTarget& target) = nullptr;
-  // Whether a kernel that takes bf16 takes input 1 in fp32 too and rounds it; whatever the target,
-  // as graphs are the same on all. Null: no.
+  // Whether a kernel that takes bf16 takes input 1 in fp32 too and rounds it where the node has
+  // kRoundsWeightAttr; whatever the target, as graphs are the same on all. Null: no.
   bool (*rounds_weight)(const Graph& graph, const Node& node) = nullptr;
   // That of fp32 factors.
   OpClass op_class = OpClass::kRows;

@@ -10,6 +10,7 @@
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/row_blocks.h"
 #include "engine/cpu/simd/half_kernels.h"
+#include "engine/graph/op.h"
 #include "engine/ops/ops.h"
 
 namespace lockstep::engine::cpu {
@@ -18,11 +19,6 @@ namespace {
 // Returns whether both factors come in bf16 (kernel.h).
 bool FactorsAreBf16(const Graph& graph, const Node& node) {
   return graph.type(node.inputs[0]).dtype == DType::kBF16;
-}
-
-// Returns whether the weight beside them is to be rounded (CpuKernelDef::rounds_weight).
-bool WeightIsRounded(const Graph& graph, const Node& node) {
-  return FactorsAreBf16(graph, node) && graph.type(node.inputs[1]).dtype == DType::kF32;
 }
 
 GemmShape ForwardShape(const Graph& graph, const Node& node, const CpuTarget& target) {
@@ -36,7 +32,7 @@ GemmShape ForwardShape(const Graph& graph, const Node& node, const CpuTarget& ta
           .b_transposed = !in_out,
           .bf16 = FactorsAreBf16(graph, node),
           .pairs = target.bf16_pairs,
-          .rounds_b = WeightIsRounded(graph, node)};
+          .rounds_b = node.attrs.Int(kRoundsWeightAttr) != 0};
 }
 
 // (dy [m, n], w [n, k]) -> dx [m, k]
@@ -51,7 +47,7 @@ GemmShape InputShape(const Graph& graph, const Node& node, const CpuTarget& targ
           .b_transposed = in_out,
           .bf16 = FactorsAreBf16(graph, node),
           .pairs = target.bf16_pairs,
-          .rounds_b = WeightIsRounded(graph, node)};
+          .rounds_b = node.attrs.Int(kRoundsWeightAttr) != 0};
 }
 
 // (dy [m, n], x [m, k]) -> dw [n, k]

@@ -29,11 +29,9 @@ class Backend {
   virtual std::optional<PackedInput> Packs(const Graph& /*graph*/, const Node& /*node*/) const {
     return std::nullopt;
   }
-  // Returns whether the node's kernel takes input `input`, which the graph rounds to bf16, in fp32
-  // as well and rounds it itself.
-  virtual bool RoundsInput(const Graph& /*graph*/, const Node& /*node*/, size_t /*input*/) const {
-    return false;
-  }
+  // Returns whether the node's kernel takes input 1, which the graph rounds to bf16, in fp32 as
+  // well and rounds it itself (kRoundsWeightAttr).
+  virtual bool RoundsWeight(const Graph& /*graph*/, const Node& /*node*/) const { return false; }
   // For each node the last one of those that run in one launch with it; empty: each runs alone.
   virtual std::vector<int> Groups(const Graph& /*graph*/) const { return {}; }
 };

@@ -123,6 +123,9 @@ inline constexpr const char* kDTypeAttr = "dtype";
 // The attribute of a node that computes some rows of another one: how many that has. What is chosen
 // by the number of rows is chosen by these, so that cuts leave the bits alone.
 inline constexpr const char* kWholeRowsAttr = "whole_rows";
+// The attribute of a product that takes a weight, its second operand, in fp32 and rounds it to the
+// type of the first (passes/rounded_weights.h).
+inline constexpr const char* kRoundsWeightAttr = "rounds_weight";
 
 // Returns what running `node` of `graph` once costs.
 Cost CostOf(const Graph& graph, const Node& node);
