@@ -57,7 +57,6 @@ absl::StatusOr<std::unique_ptr<Executor>> CudaExecutor::Create(
 CudaExecutor::CudaExecutor(std::shared_ptr<const CompiledPlan> plan, const Memory& memory,
                            std::unique_ptr<cuda::Device> device)
     : plan_(std::move(plan)),
-      limit_(memory.gpu_limit),
       moment_bytes_(memory.moment_bytes),
       device_(std::move(device)),
       state_(memory.state, plan_->state_bytes()),

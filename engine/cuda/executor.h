@@ -158,7 +158,6 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   CudaProgramRunner& runner(ProgramKind kind) { return runners_[static_cast<size_t>(kind)]; }
 
   const std::shared_ptr<const CompiledPlan> plan_;
-  const size_t limit_;
   const size_t moment_bytes_;
   const std::unique_ptr<cuda::Device> device_;
   bool warpgroups_ = false;                              // attention goes by warpgroups
