@@ -79,6 +79,10 @@ class Gemm {
                  const GemmEpilogue& epilogue, float* scratch, ThreadPool* pool) const;
 
  private:
+  // Panels of B that are rounded at a time: they are packed while they are in the cache.
+  static constexpr int64_t kRoundedPanels = 4;
+  static int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
   // The product as the tiles see it: C^T instead of C when that packs the smaller operand, and
   // pairs of bf16 as one float. Where k is not the last extent of bf16 factors, a or b points to
   // uint16_t.
@@ -110,9 +114,7 @@ class Gemm {
   // Columns [begin, end) of B, whose first is a panel's, in the order of RunFewPacked.
   void PackFew(const void* b, int64_t begin, int64_t end, float* panels) const;
   // The same with all of B packed: it is read in one stream, which is all the work.
-  void RunFewPacked(Operands operands, float* scratch, ThreadPool* pool) const;
-  // Returns whether the rows of A become numbers before that.
-  bool WidensFewRows() const;
+  void RunFewPacked(const Operands& operands, ThreadPool* pool) const;
   // The panel of B that begins with `column`.
   void RunFewPanel(const Operands& operands, int64_t column) const;
   // The product of either way.

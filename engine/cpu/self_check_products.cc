@@ -77,10 +77,9 @@ constexpr int kLayouts = 3;
 // that is added.
 constexpr int kForms = 5;
 
-// Returns whether the tile of `r` rows is right for one layout of A and of B and one form. `widen`:
-// null, or what makes numbers of the pairs of A that is row by row.
+// Returns whether the tile of `r` rows is right for one layout of A and of B and one form.
 bool TileIsRight(const TileCase& c, void (*run)(const Tile&), int64_t r, int layout, bool packed_b,
-                 int form, void (*widen)(const float*, int64_t, float*) = nullptr) {
+                 int form) {
   const int64_t a_row = layout == 0 ? kDepth : 1;
   const int64_t a_k = layout == 0 ? 1 : layout == 1 ? c.rows : kMostRows + 3;
   std::vector<float> a(static_cast<size_t>(kDepth * (kMostRows + 3) + kMostRows * kDepth), 0.0f);
@@ -93,11 +92,10 @@ bool TileIsRight(const TileCase& c, void (*run)(const Tile&), int64_t r, int lay
     for (int64_t j = 0; j < c.columns; ++j) b[static_cast<size_t>(p * b_stride + j)] = c.B(p, j);
   }
   const int64_t stride = kMostColumns;
-  std::vector<float> result = c.before, wide(2 * a.size());
-  if (widen != nullptr) widen(a.data(), static_cast<int64_t>(a.size()), wide.data());
+  std::vector<float> result = c.before;
   Tile tile{.k = kDepth,
-            .a = widen != nullptr ? wide.data() : a.data(),
-            .a_row = widen != nullptr ? 2 * a_row : a_row,
+            .a = a.data(),
+            .a_row = a_row,
             .a_k = a_k,
             .b = b.data(),
             .b_stride = b_stride,
@@ -140,11 +138,9 @@ void CheckTiles(KernelComparison* compare) {
   }
   const TileCase c(simd, false), pairs(simd, true);
   for (int r = 1; r <= simd.tile_rows; ++r) {
-    const auto wide = r <= kMostFewRows ? simd.wide_pair_tile[r] : nullptr;
     for (int form = 0; form < kForms; ++form) {
       if (TileIsRight(pairs, simd.pair_tile[r], r, 0, true, form) &&
-          TileIsRight(pairs, simd.pair_tile[r], r, 1, true, form) &&
-          (wide == nullptr || TileIsRight(pairs, wide, r, 0, true, form, simd.widen_pairs))) {
+          TileIsRight(pairs, simd.pair_tile[r], r, 1, true, form)) {
         continue;
       }
       return compare->Fail(absl::StrCat("tile of ", r, " rows of bf16"));

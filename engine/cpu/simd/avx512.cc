@@ -2,21 +2,7 @@
 // Compiled with -mavx512f -mavx512dq -mavx2 -mfma.
 #include <immintrin.h>
 
-namespace lockstep::engine::simd {
-namespace {
-
-// NearestBf16 in fewer steps than from the compiler.
-inline __m512i NearestNumbers(__m512 x) {
-  const __m512i bits = _mm512_castps_si512(x);
-  const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
-  const __m512i up = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
-  const __m512i near = _mm512_mask_add_epi32(up, odd, bits, _mm512_set1_epi32(0x8000));
-  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-  return _mm512_mask_or_epi32(near, nan, bits, _mm512_set1_epi32(0x400000));
-}
-
-}  // namespace
-}  // namespace lockstep::engine::simd
+#include "engine/cpu/simd/round_bf16_avx512.inc"
 
 #define LS_SIMD_TABLE kAvx512Kernels
 #define LS_SIMD_LANES 16
@@ -40,7 +26,7 @@ inline __m512i NearestNumbers(__m512 x) {
 #define LS_SIMD_MUL32(a, b) _mm512_maskz_mul_epu32(0xFF, (__m512i)(a), (__m512i)(b))
 // The low halves. Left alone, GCC 12 takes three steps for it.
 #define LS_SIMD_HALVES(x) _mm512_maskz_cvtepi32_epi16(0xFFFF, (__m512i)(x))
-#define LS_SIMD_NEAREST_BF16(x) NearestNumbers((__m512)(x))
+#define LS_SIMD_NEAREST_BF16(x) NearestNumbersOrNan((__m512)(x))
 #include "engine/cpu/simd/simd_kernels.inc"
 // After the kernels whose vector types it uses.
 #include "engine/cpu/simd/row_kernels.inc"

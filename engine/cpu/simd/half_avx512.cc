@@ -4,16 +4,10 @@
 
 #include <cstdint>
 
+#include "engine/cpu/simd/round_bf16_avx512.inc"
+
 namespace lockstep::engine::simd {
 namespace {
-
-// The bits of numbers, not NaN, in the high half of each word: RoundedToBf16.
-inline __m512i RoundedNumbers(__m512 x) {
-  const __m512i bits = _mm512_castps_si512(x);
-  const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
-  const __m512i up = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
-  return _mm512_mask_add_epi32(up, odd, bits, _mm512_set1_epi32(0x8000));
-}
 
 inline bool NarrowNumbers(uint16_t* to, const float* from) {
   const __m512 a = _mm512_loadu_ps(from), b = _mm512_loadu_ps(from + 16);
@@ -23,7 +17,7 @@ inline bool NarrowNumbers(uint16_t* to, const float* from) {
   const __m512 high = _mm512_permutex2var_ps(a, _mm512_or_epi32(step, _mm512_set1_epi32(1)), b);
   constexpr int kFirstOrThird = 0xEC;  // (a & c) | b
   const __m512i words = _mm512_ternarylogic_epi32(
-      RoundedNumbers(high), _mm512_maskz_srli_epi32(0xFFFF, RoundedNumbers(low), 16),
+      NearestNumbers(high), _mm512_maskz_srli_epi32(0xFFFF, NearestNumbers(low), 16),
       _mm512_set1_epi32(static_cast<int>(0xFFFF0000)), kFirstOrThird);
   _mm512_storeu_si512(to, words);
   return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) == 0;

@@ -99,9 +99,6 @@ struct SimdKernels {
   // of the high halves, then that of the low ones.
   // REQUIRES: a_k is 1 or as pack_pair_rows leaves it; B is a panel.
   void (*pair_tile[17])(const Tile& tile);
-  // The same for few rows, 1 <= r <= tile_rows, whose pairs are two numbers each (widen_pairs) in
-  // A, a_row of them a row; a_k is 1. Null where an instruction multiplies pairs.
-  void (*wide_pair_tile[kMostFewRows + 1])(const Tile& tile);
   // few_rows[r] works on r rows, 1 <= r <= kMostFewRows.
   void (*few_rows[kMostFewRows + 1])(const FewRows& product);
   // panel[p * tile_columns + j] = src[j * stride + p] for j < columns, 0 beyond; p < k.
