@@ -176,6 +176,13 @@ absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page) {
   request.legacy = {.note = Note(),
                     .fds = {streams_[0].fd.get(), streams_[1].fd.get(), log_too.get(), page_->fd()},
                     .grace = EndGrace(assignment_.spec())};
+  absl::Status asked = Ask(request);
+  // A supervisor that was killed just now has a successor.
+  if (absl::IsUnavailable(asked)) asked = Ask(request);
+  return asked;
+}
+
+absl::Status WorkerProcess::Ask(const ProcessStarter::Request& request) {
   LS_ASSIGN_OR_RETURN(starter_, node_->starter(assignment_.job_id()));
   LS_ASSIGN_OR_RETURN(spawn_id_, starter_->Spawn(request, Callbacks()));
   return absl::OkStatus();

@@ -10,8 +10,7 @@
 //   folder         the job's workdir, or the folder it was submitted from
 //   environment    the agent's, with the job's env and secrets
 //   signals        SIGTERM: leave within the grace; SIGKILL follows, and also when its supervisor
-//   dies, or
-//                 in a run on this machine the launcher
+//                  dies, or in a run on this machine the launcher
 //
 // Thread-safety: lives on the agent's loop thread; what other threads see is handed over by `post`.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_WORKER_PROCESS_H_
@@ -120,6 +119,8 @@ class WorkerProcess {
   WorkerBootstrap Bootstrap() const;
   std::string Note() const;
   ProcessStarter::Callbacks Callbacks();
+  // Asks who starts the job's processes now. Errors: Unavailable when that one is gone.
+  absl::Status Ask(const ProcessStarter::Request& request);
 
   Node* const node_;
   const WorkerAssignment assignment_;

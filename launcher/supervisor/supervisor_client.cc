@@ -158,8 +158,14 @@ void SupervisorClient::Forget(uint64_t id) {
 }
 
 bool SupervisorClient::usable() const {
-  absl::MutexLock lock(&mu_);
-  return usable_;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!usable_) return false;
+  }
+  // Not only once the reader has come to it: the death of the worker that is to be replaced may be
+  // known before.
+  pollfd fd{socket_.get(), 0, 0};
+  return ::poll(&fd, 1, 0) == 0;
 }
 
 absl::Status SupervisorClient::Send(const SupervisorCommand& command, const std::vector<int>& fds) {

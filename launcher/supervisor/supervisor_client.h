@@ -53,7 +53,7 @@ class SupervisorClient : public ProcessStarter {
   absl::Status Kill(uint64_t id, int signal) override;
   void Forget(uint64_t id) override;
 
-  // It can start processes: it lives, and does not end.
+  // It can start processes: it lives, and does not end. As of now, whatever was reported before.
   bool usable() const;
   // Of Await.
   const std::string& job_id() const { return job_id_; }
