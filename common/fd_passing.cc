@@ -52,9 +52,11 @@ absl::StatusOr<FdMessage> RecvFds(int socket) {
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   ssize_t n;
+  bool reset = false;
   do {
     n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  } while (n < 0 && errno == EINTR);
+    // A peer that died without reading everything resets the connection, once, before what it sent.
+  } while (n < 0 && (errno == EINTR || (errno == ECONNRESET && !std::exchange(reset, true))));
   if (n < 0) {
     if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return absl::DeadlineExceededError("no message in time");

@@ -68,7 +68,8 @@ class LifePage {
   // The process that was given `slot` has ended, or was never started: marks the slot dead if
   // nobody had taken it, so that whoever waits for that process is told.
   void End(int slot) const;
-  // Lets the word of an issued slot be used again. REQUIRES: End(slot) was called.
+  // Lets the word of an issued slot be used again, unless somebody lives in it, whom nothing could
+  // end. REQUIRES: End(slot) was called.
   void Release(int slot);
 
   // Takes `slot` for the calling thread, until that thread ends or calls execve. One slot a thread.

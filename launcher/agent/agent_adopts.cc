@@ -77,6 +77,11 @@ void AgentImpl::Adopt(const std::shared_ptr<SupervisorClient>& supervisor,
   event.epoch = note.epoch();
   event.pid = kept.process.pid();
   event.wanted_end = kept.process.signalled();
+  if (workers_.contains(event.assignment.incarnation())) {
+    return Warn(absl::StrCat("process ", event.pid, " says that it is worker ",
+                             event.assignment.incarnation(),
+                             ", which another one is: it is left alone"));
+  }
   auto owned = std::make_unique<WorkerProcess>(&node_, event.assignment, next_worker_id_++,
                                                WorkerProcess::Origin{event.cluster, event.epoch});
   WorkerProcess* const worker = owned.get();

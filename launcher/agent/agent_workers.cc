@@ -129,10 +129,10 @@ void AgentImpl::WatchWorker(WorkerProcess* worker) {
   for (int stream = 0; stream < 2; ++stream) {
     const int fd = worker->output_fd(stream);
     const absl::Status watched = loop_->Watch(fd, [this, worker, stream, fd] {
-      // Forgotten first: the descriptor is closed at the stream's end.
       if (!worker->ReadOutput(stream)) loop_->Forget(fd);
     });
-    if (!watched.ok()) {
+    // Of a stream whose end its supervisor has read, /dev/null is here, which nobody can wait for.
+    if (!watched.ok() && !absl::IsFailedPrecondition(watched)) {
       WarnOnce(absl::StrCat("cannot read a worker's output: ", watched.message()));
     }
   }

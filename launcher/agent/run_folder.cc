@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/fd.h"
+#include "common/random_hex.h"
 #include "common/status.h"
 #include "coordinator/client/package_store.h"
 #include "job/job_file.h"
@@ -119,11 +120,11 @@ absl::StatusOr<UniqueFd> OpenProposed(const std::string& submit_dir, const std::
   return folder;
 }
 
-// Appears whole or not at all: other agents may write the same file at the same time.
+// Appears whole or not at all: other agents may write the same file at the same time, those of
+// other containers with the same process number.
 absl::Status WriteWhole(int folder, const std::string& name, const std::string& text,
                         const std::string& shown) {
-  const std::string temporary = absl::StrCat(name, ".", ::getpid(), ".tmp");
-  ::unlinkat(folder, temporary.c_str(), 0);  // of an agent that was killed
+  const std::string temporary = absl::StrCat(name, ".", RandomHex(8), ".tmp");
   UniqueFd fd(::openat(folder, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("cannot write ", shown));
   const ssize_t n = ::write(fd.get(), text.data(), text.size());

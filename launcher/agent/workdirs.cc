@@ -22,10 +22,15 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr absl::Duration kTransfer = absl::Minutes(2);
-// Where many nodes want one at once, each waits for its turn.
+// Where many nodes want one at once, each waits for its turn; a coordinator that ends in the middle
+// has a successor.
 constexpr absl::Duration kPatience = absl::Minutes(5);
-constexpr absl::Duration kTryAgain = absl::Milliseconds(250);
 constexpr int64_t kMostKept = int64_t{1} << 30;
+
+bool Passes(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status) ||
+         absl::IsCancelled(status);
+}
 
 bool IsFolder(const std::string& path) {
   struct stat status;
@@ -86,9 +91,9 @@ absl::StatusOr<std::string> Workdirs::Take(const std::string& id) {
   absl::StatusOr<std::string> bytes;
   do {
     bytes = settings_.client->Get(id, kTransfer);
-    if (!absl::IsResourceExhausted(bytes.status())) break;
+    if (!Passes(bytes.status())) break;
     absl::MutexLock lock(&mu_);
-    changed_.AwaitFor(&mu_, kTryAgain,
+    changed_.AwaitFor(&mu_, settings_.try_again,
                       [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_; });
     if (stop_) return absl::CancelledError("stopped");
   } while (Clock::Real()->Now() < deadline);

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/cond_var.h"
 #include "common/thread.h"
 #include "coordinator/client/package_store.h"
@@ -30,6 +31,8 @@ class Workdirs {
     bool own_run_folder = false;
     bool as_users = false;
     bool allow_root = false;
+    // Between two tries to get a package.
+    absl::Duration try_again = absl::Milliseconds(250);
   };
   explicit Workdirs(Settings settings);
   // Breaks off what is under way; what was asked for and is not done is forgotten.

@@ -217,7 +217,6 @@ bool WorkerProcess::ReadOutput(int stream) {
     if (n < 0 && errno == EAGAIN) break;
     if (n <= 0) {
       from.splitter.Finish(&lines);
-      from.fd.reset();
       open = false;
       break;
     }

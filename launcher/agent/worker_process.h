@@ -89,8 +89,9 @@ class WorkerProcess {
   // others. Returns its place among the deaths of the page; 0: it had no life there.
   int64_t EndLife();
 
-  // Reads what stream 0 (stdout) or 1 (stderr) has, at most 256 KiB; closes it at its end. Returns
-  // whether it is still open.
+  // Reads what stream 0 (stdout) or 1 (stderr) has, at most 256 KiB. Returns whether there may be
+  // more. At its end the descriptor stays open, so that who waits for it can forget it: the
+  // supervisor has the same one, and epoll(7) goes on telling of a closed one that others have.
   bool ReadOutput(int stream);
   // After the exit: reads what is left and closes both streams.
   void FinishOutput();

@@ -69,7 +69,7 @@ int Guest::Run() {
   if (count > 0 && agent != nullptr) {
     while (!agent->WaitStopped(kLookAgain)) {
       absl::MutexLock lock(&mu_);
-      if (signals_ > 1) break;
+      if (signals_ > 1 || lost_) break;  // nobody tells of ends any more
     }
   }
   agent.reset();  // the last worker is gone after this

@@ -46,6 +46,7 @@ class SpawnerProcess {
 
   const int socket_;
   UniqueFd signals_;
+  pid_t launcher_ = 0;
   bool launcher_gone_ = false;
   ChildTable children_;
   std::deque<SpawnerEvent> outgoing_;
@@ -63,7 +64,8 @@ void SpawnerProcess::Init(pid_t launcher) {
   ::setpgid(0, 0);
   signals_ = BecomeParent("spawner", kLauncherDied);
   ::prctl(PR_SET_PDEATHSIG, kLauncherDied);
-  launcher_gone_ = ::getppid() != launcher || !signals_.valid();
+  launcher_ = launcher;
+  launcher_gone_ = ::getppid() != launcher_ || !signals_.valid();
 }
 
 void SpawnerProcess::Serve() {
@@ -75,7 +77,8 @@ void SpawnerProcess::Serve() {
     if (fds[1].revents != 0) {
       signalfd_siginfo info;
       while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
-        launcher_gone_ |= info.ssi_signo == kLauncherDied;
+        // Others may send it too, to all processes of a session for instance.
+        launcher_gone_ |= info.ssi_signo == kLauncherDied && ::getppid() != launcher_;
       }
       for (const SpawnerEvent& event : children_.Reap()) outgoing_.push_back(event);
     }

@@ -24,11 +24,20 @@ namespace lockstep::launcher {
 namespace {
 
 // The kernel takes so long at most to end what a supervisor leaves, with all the memory that it
-// has.
+// has. Who is there after the first half, stopped before it could end by itself, is killed.
 constexpr absl::Duration kDeathTimeout = absl::Seconds(30);
 
 UniqueFd OpenProcess(pid_t pid) {
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+// Waits for the process's end, until `deadline` at most. Returns whether it has ended; true where
+// that cannot be known.
+bool Ends(int pidfd, absl::Time deadline) {
+  if (pidfd < 0) return true;
+  const double wait = absl::ToDoubleMilliseconds(deadline - Clock::Real()->Now());
+  pollfd fd{pidfd, POLLIN, 0};
+  return ::poll(&fd, 1, static_cast<int>(std::max(0.0, wait))) != 0;
 }
 
 void SetReceiveTimeout(int socket, absl::Duration timeout) {
@@ -128,6 +137,7 @@ absl::StatusOr<uint64_t> SupervisorClient::Spawn(const Request& request, Callbac
   start.set_id(id);
   if (absl::Status sent = Send(command, fds); !sent.ok()) {
     absl::MutexLock lock(&mu_);
+    if (entries_[id].ended) return id;  // OnLost was quicker, and has called back
     entries_.erase(id);
     return sent;
   }
@@ -166,6 +176,11 @@ bool SupervisorClient::usable() const {
   // known before.
   pollfd fd{socket_.get(), 0, 0};
   return ::poll(&fd, 1, 0) == 0;
+}
+
+bool SupervisorClient::over() const {
+  absl::MutexLock lock(&mu_);
+  return over_;
 }
 
 absl::Status SupervisorClient::Send(const SupervisorCommand& command, const std::vector<int>& fds) {
@@ -254,9 +269,10 @@ void SupervisorClient::OnLost() {
   if (child_ > 0) ::waitpid(child_, nullptr, 0);
   const absl::Time deadline = Clock::Real()->Now() + kDeathTimeout;
   for (const Left& process : left) {
-    const double wait = absl::ToDoubleMilliseconds(deadline - Clock::Real()->Now());
-    pollfd fd{process.pidfd, POLLIN, 0};
-    if (process.pidfd >= 0) ::poll(&fd, 1, static_cast<int>(std::max(0.0, wait)));
+    if (!Ends(process.pidfd, deadline - kDeathTimeout / 2)) {
+      ::syscall(SYS_pidfd_send_signal, process.pidfd, SIGKILL, nullptr, 0);
+      Ends(process.pidfd, deadline);
+    }
     // It came to this process, where the supervisor was its child.
     if (process.pid > 0) ::waitpid(process.pid, nullptr, WNOHANG);
     ProcessEnded ended;
@@ -265,6 +281,8 @@ void SupervisorClient::OnLost() {
     ended.set_monotonic_nanos(MonotonicNanos());
     OnEnded(ended);
   }
+  absl::MutexLock lock(&mu_);
+  over_ = true;
 }
 
 }  // namespace lockstep::launcher

@@ -55,6 +55,8 @@ class SupervisorClient : public ProcessStarter {
 
   // It can start processes: it lives, and does not end. As of now, whatever was reported before.
   bool usable() const;
+  // It is gone, and all its processes' ends have been told.
+  bool over() const;
   // Of Await.
   const std::string& job_id() const { return job_id_; }
   pid_t pid() const { return pid_; }
@@ -71,7 +73,7 @@ class SupervisorClient : public ProcessStarter {
   void ReadReports();
   void Handle(const SupervisorReport& report);
   void OnEnded(const ProcessEnded& ended);
-  // The supervisor is gone, and so are its processes, or soon.
+  // The supervisor is gone, and so are its processes, or soon: one that is not is killed.
   void OnLost();
 
   const UniqueFd socket_;
@@ -84,6 +86,7 @@ class SupervisorClient : public ProcessStarter {
   uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   bool usable_ ABSL_GUARDED_BY(mu_) = true;
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
   std::map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mu_);  // that were not forgotten
   Thread reader_;
 };

@@ -72,6 +72,7 @@ class SupervisorProcess {
   // Does what time asks for; returns when it asks again.
   absl::Time Settle(absl::Time now);
   void EndChildren(const std::string& why);
+  void EndChild(uint64_t id, Child& child);
   void SayEnding();
   bool Idle() const { return agent_.valid() ? leaving_ : greeted_once_; }
   bool has_agent() const { return agent_.valid() && greeted_; }
@@ -83,6 +84,7 @@ class SupervisorProcess {
   bool greeted_once_ = false;
   bool leaving_ = false;
   bool ending_ = false;
+  std::string why_ending_;
   absl::Time alone_until_;  // without an agent
   ChildTable table_;
   std::map<uint64_t, Child> children_;
@@ -293,6 +295,7 @@ void SupervisorProcess::Start(const StartProcess& start, std::vector<UniqueFd> f
   report.mutable_started()->set_id(event.id);
   report.mutable_started()->set_pid(event.pid);
   Tell(std::move(report));
+  if (ending_) EndChild(event.id, child);  // it was asked for before that was known
 }
 
 void SupervisorProcess::Tell(SupervisorReport report, std::vector<UniqueFd> fds) {
@@ -330,15 +333,18 @@ absl::Time SupervisorProcess::Settle(absl::Time now) {
 void SupervisorProcess::EndChildren(const std::string& why) {
   if (ending_) return;
   ending_ = true;
+  why_ending_ = why;
   SayEnding();
-  const absl::Time now = Clock::Real()->Now();
   for (auto& [id, child] : children_) {
-    if (!child.running()) continue;
-    child.output->AddLine(absl::StrCat("lockstep: ", why, ": this worker is ended"));
-    child.kept.set_signalled(true);
-    child.kill_at = now + child.grace;
-    table_.Signal(id, SIGTERM);
+    if (child.running()) EndChild(id, child);
   }
+}
+
+void SupervisorProcess::EndChild(uint64_t id, Child& child) {
+  child.output->AddLine(absl::StrCat("lockstep: ", why_ending_, ": this worker is ended"));
+  child.kept.set_signalled(true);
+  child.kill_at = Clock::Real()->Now() + child.grace;
+  table_.Signal(id, SIGTERM);
 }
 
 void SupervisorProcess::End() {

@@ -84,9 +84,14 @@ absl::StatusOr<std::vector<Supervisors::Found>> Supervisors::TakeOver(
   std::vector<Found> all;
   for (const std::string& name : SocketsIn(folder_.get())) {
     absl::StatusOr<UniqueFd> socket = Connect(folder_.get(), name);
-    if (!socket.ok()) {
+    if (absl::IsUnavailable(socket.status()) || absl::IsNotFound(socket.status())) {
       // Nobody listens any more: it was killed, or this host was started again.
       ::unlinkat(folder_.get(), name.c_str(), 0);
+      continue;
+    }
+    if (!socket.ok()) {
+      complain(absl::StrCat("a supervisor (", options_.folder, "/", name,
+                            ") cannot be reached and is left alone: ", socket.status().message()));
       continue;
     }
     Found found;
@@ -115,7 +120,12 @@ absl::StatusOr<std::vector<Supervisors::Found>> Supervisors::TakeOver(
 }
 
 absl::StatusOr<std::shared_ptr<SupervisorClient>> Supervisors::Of(const std::string& job_id) {
-  std::erase_if(by_job_, [](const auto& entry) { return !entry.second->usable(); });
+  std::erase_if(leaving_, [](const auto& client) { return client->over(); });
+  std::erase_if(by_job_, [this](const auto& entry) {
+    if (entry.second->usable()) return false;
+    leaving_.push_back(entry.second);
+    return true;
+  });
   const auto found = by_job_.find(job_id);
   if (found != by_job_.end()) return found->second;
   LS_ASSIGN_OR_RETURN(std::shared_ptr<SupervisorClient> started, Start(job_id));

@@ -49,6 +49,8 @@ class Supervisors {
   const Options options_;
   UniqueFd folder_;
   std::map<std::string, std::shared_ptr<SupervisorClient>> by_job_;
+  // That start nothing any more, until they are gone: who is a child is waited for by its client.
+  std::vector<std::shared_ptr<SupervisorClient>> leaving_;
 };
 
 }  // namespace lockstep::launcher

@@ -107,12 +107,13 @@ int RunJoin(const JoinArgs& args, Spawner* spawner) {
                    "users";
   }
   TellServiceManager("READY=1");  // also while the coordinator is away
-  bool hurried, restart;
+  bool hurried, restart, failed;
   {
     absl::MutexLock lock(&leaving.mu);
     leaving.mu.Await(absl::Condition(&leaving, &Leaving::Wanted));
     restart = leaving.restart;
     hurried = leaving.Hurried();
+    failed = !leaving.failure.empty();
   }
   TellServiceManager("STOPPING=1");
   if (restart) {
@@ -122,6 +123,8 @@ int RunJoin(const JoinArgs& args, Spawner* spawner) {
     agent->reset();
     return kExitInterrupted;
   }
+  // Supervisors have the workers, and need no spawner.
+  if (failed) (*agent)->Detach();
   if (!hurried) {
     LS_LOG_INFO << "leaving: workers hand over to other nodes or save, for "
                 << absl::FormatDuration(args.leave_grace)

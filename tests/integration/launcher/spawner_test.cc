@@ -284,6 +284,19 @@ TEST(SpawnerTest, NothingOutlivesAKilledLauncher) {
       << "the folder was not removed";
 }
 
+// As a service manager or a user may send to all processes of a session: the launcher decides.
+TEST(SpawnerTest, ASigtermOfSomebodyElseEndsNothing) {
+  auto spawner = ForkSpawner();
+  Outcome before, after;
+  ASSERT_TRUE(spawner->Spawn(Shell("exit 3"), before.Callbacks()).ok());
+  ASSERT_TRUE(before.done.WaitForNotificationWithTimeout(kLong));
+  ::kill(spawner->pid(), SIGTERM);
+  ASSERT_TRUE(spawner->Spawn(Shell("exit 4"), after.Callbacks()).ok());
+  ASSERT_TRUE(after.done.WaitForNotificationWithTimeout(kLong));
+  EXPECT_EQ(after.exit.code, 4);
+  EXPECT_FALSE(spawner->lost());
+}
+
 TEST(SpawnerTest, ChildrenDieWithAKilledSpawner) {
   auto spawner = ForkSpawner();
   absl::Notification lost;

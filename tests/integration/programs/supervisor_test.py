@@ -4,6 +4,7 @@
 import os
 import signal
 import sys
+import time
 import unittest
 
 import harness
@@ -48,6 +49,18 @@ class Supervised(Nodes):
         if expected is not None:
             self.assertEqual(status["result"]["model_sha256"], expected)
         return status
+
+    def read(self, path):
+        if not os.path.exists(path):
+            return ""
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    def submit_command(self, program, restarts=0, nproc=1):
+        path = self.write("program.py", program)
+        job = self.write("command.yaml", f"name: command\nresources: {{nodes: 1, nproc_per_node: {nproc}, device: cpu}}\n"
+                         f"run: [{sys.executable}, {path}]\nrestart: {{max_restarts: {restarts}}}\n")
+        return self.submit(job)
 
 
 class Adoption(Supervised):
@@ -117,18 +130,6 @@ class Adoption(Supervised):
         lines = [line for line in self.read(log).splitlines() if line.startswith("line ")]
         self.assertEqual(lines, [f"line {i}" for i in range(60)])
 
-    def read(self, path):
-        if not os.path.exists(path):
-            return ""
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-
-    def submit_command(self, program, restarts=0, nproc=1):
-        path = self.write("program.py", program)
-        job = self.write("command.yaml", f"name: command\nresources: {{nodes: 1, nproc_per_node: {nproc}, device: cpu}}\n"
-                         f"run: [{sys.executable}, {path}]\nrestart: {{max_restarts: {restarts}}}\n")
-        return self.submit(job)
-
     def test_a_command_goes_on_without_an_agent(self):
         self.start_agent("node", 2)
         job = self.submit_command("import os, time\nopen('ran', 'a').write(os.environ['RANK'])\ntime.sleep(8)\n", nproc=2)
@@ -177,6 +178,33 @@ class Endings(Supervised):
         status = self.ended(job, expected)
         self.assertEqual(int(status["restarts"]), 1)
         self.assertIn("SIGKILL", status["result"]["faults"][0]["cause"])
+
+    def test_what_is_asked_of_an_ending_supervisor_is_ended_too(self):
+        agent, job = self.training(self.job_file(steps=200000, restarts=5), "--orphan-grace=2s")
+        supervisor = min(self.supervisors())
+        os.kill(supervisor, signal.SIGSTOP)
+        os.kill(min(self.workers()), signal.SIGKILL)
+        wait_until(lambda: int(self.status(job)["restarts"]) == 1, 20, "a replacement is asked for")
+        time.sleep(0.2)  # the agent has asked too
+        os.kill(supervisor, signal.SIGTERM)
+        os.kill(supervisor, signal.SIGCONT)
+        self.end(agent, signal.SIGKILL)
+        wait_until(lambda: not self.workers() and not self.supervisors(), 30, "all have ended")
+
+    def test_a_stopped_keeper_of_a_killed_supervisor_is_ended(self):
+        self.start_agent("node", 1)
+        job = self.submit_command(
+            "import os, time\nopen('ran', 'a').write('x')\nwhile not os.path.exists('go'): time.sleep(0.05)\n",
+            restarts=1)
+        ran = os.path.join(self.dir, "ran")
+        wait_until(lambda: self.read(ran) == "x", 30, "it runs")
+        before = self.workers()
+        os.kill(min(before), signal.SIGSTOP)
+        os.kill(min(self.supervisors()), signal.SIGKILL)
+        wait_until(lambda: self.read(ran) == "xx", 60, "it runs anew")
+        self.assertFalse(before & self.workers(), "the stopped one is gone")
+        self.write("go", "")
+        self.assertEqual(int(self.ended(job)["restarts"]), 1)
 
     def test_a_node_that_leaves_costs_no_restart(self):
         path = self.job_file(nodes=2, nproc=1)

@@ -91,6 +91,19 @@ TEST(ClockTest, RealClockDoesNotGoBack) {
   EXPECT_LE(a, Clock::Real()->Now());
 }
 
+TEST(FdPassingTest, WhatWasSentBeforeADeathArrives) {
+  int pair[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+  UniqueFd a(pair[0]), b(pair[1]);
+  ASSERT_TRUE(SendFds(a.get(), "last words", {}).ok());
+  ASSERT_TRUE(SendFds(b.get(), "never read", {}).ok());
+  a.reset();  // resets the connection, since something was left unread
+  const auto message = RecvFds(b.get());
+  ASSERT_TRUE(message.ok()) << message.status();
+  EXPECT_EQ(message->data, "last words");
+  EXPECT_EQ(RecvFds(b.get()).status().code(), absl::StatusCode::kUnavailable);
+}
+
 TEST(FdPassingTest, DescriptorsAndBytesArrive) {
   int pair[2], pipe_ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);

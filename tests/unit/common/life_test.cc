@@ -215,6 +215,22 @@ TEST(LifePageTest, WordsAreUsedAgainAndSlotsAreNot) {
   EXPECT_EQ(page.Get(*stays), LifePage::State::kEmpty);
 }
 
+TEST(LifePageTest, TheWordOfOneThatLivesIsGivenToNobody) {
+  auto created = LifePage::Create(/*words=*/1);
+  ASSERT_TRUE(created.ok()) << created.status();
+  LifePage& page = **created;
+  const int slot = *page.Issue();
+  const pid_t pid = StartChild(page, slot, [] { ::pause(); });
+  EXPECT_EQ(page.Get(slot), LifePage::State::kAlive);
+  page.End(slot);
+  page.Release(slot);  // it was taken for dead
+  EXPECT_FALSE(page.Issue().ok());
+  EXPECT_EQ(page.Get(slot), LifePage::State::kAlive);
+  ::kill(pid, SIGKILL);
+  EXPECT_TRUE(page.WaitForDeath(slot, kLong));
+  Reap(pid);
+}
+
 TEST(LifePageTest, WhoWatchesAnOldSlotSeesItDead) {
   auto created = LifePage::Create(/*words=*/1);
   ASSERT_TRUE(created.ok()) << created.status();

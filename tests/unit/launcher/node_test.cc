@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an agent keeps and makes on its host: its id and run folders.
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -81,6 +83,26 @@ TEST_F(NodeIdentityTest, ASecondAgentIsRefusedAndToldWhatToDo) {
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(second.status().message(), AllOf(HasSubstr(absl::StrCat("process ", ::getpid())),
                                                HasSubstr(path), HasSubstr("--state-dir")));
+}
+
+TEST_F(NodeIdentityTest, AFullDiskIsNoReasonToStayAway) {
+  const std::string folder = path + "/state";
+  std::string id;
+  {
+    const auto first = OpenNodeIdentity(folder, "tiger");
+    ASSERT_TRUE(first.ok()) << first.status();
+    id = first->node_id;
+  }
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  const auto second = OpenNodeIdentity(folder, "tiger");
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->node_id, id);
 }
 
 TEST_F(NodeIdentityTest, ADamagedIdIsNotReplacedSilently) {

@@ -3,6 +3,7 @@
 #include "launcher/supervisor/supervisor_client.h"
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
@@ -44,33 +45,70 @@ TEST(SupervisorClientTest, OneThatIsGoneIsNotUsableFromThatMomentOn) {
   EXPECT_FALSE(pair.client->usable());
 }
 
-TEST(WorkerProcessTest, ASupervisorThatDiesWhenItIsAskedHasASuccessor) {
+class WorkerProcessTest : public ::testing::Test {
+ protected:
+  WorkerProcessTest() : folder_(::testing::TempDir() + "/supervisor_client_test") {
+    node_.starter = [this](const std::string&) -> absl::StatusOr<std::shared_ptr<ProcessStarter>> {
+      std::shared_ptr<ProcessStarter> starter = std::move(starters_.back());
+      starters_.pop_back();
+      return starter;
+    };
+    node_.on_lines = [](WorkerProcess*, bool, const std::vector<std::string>&) {};
+    node_.program = "/bin/true";
+    node_.own_run_folder = true;
+    assignment_.set_job_id("j");
+    assignment_.set_incarnation("j.0.1");
+    assignment_.set_run_dir(folder_);
+  }
+  ~WorkerProcessTest() override { std::filesystem::remove_all(folder_); }
+
+  // Returns what comes after the greeting.
+  static std::vector<UniqueFd> ReceiveStart(const Pair& pair, SupervisorCommand* start) {
+    EXPECT_TRUE(ReceiveMessage(pair.supervisor.get(), start).ok());
+    EXPECT_TRUE(start->has_greeting());
+    auto fds = ReceiveMessage(pair.supervisor.get(), start);
+    EXPECT_TRUE(fds.ok()) << fds.status();
+    return *std::move(fds);
+  }
+
+  const std::string folder_;
+  std::vector<std::shared_ptr<ProcessStarter>> starters_;  // the next one is the last
+  WorkerProcess::Node node_;
+  WorkerAssignment assignment_;
+  std::shared_ptr<LifePage> page_ = *LifePage::Create(1);
+};
+
+TEST_F(WorkerProcessTest, ASupervisorThatDiesWhenItIsAskedHasASuccessor) {
   Pair dead = Connected();
   Pair next = Connected();
   dead.supervisor.reset();
-  std::vector<std::shared_ptr<ProcessStarter>> starters = {next.client, dead.client};
-  WorkerProcess::Node node;
-  node.starter = [&](const std::string&) -> absl::StatusOr<std::shared_ptr<ProcessStarter>> {
-    std::shared_ptr<ProcessStarter> starter = std::move(starters.back());
-    starters.pop_back();
-    return starter;
-  };
-  node.program = "/bin/true";
-  node.own_run_folder = true;
-  WorkerAssignment assignment;
-  assignment.set_job_id("j");
-  assignment.set_incarnation("j.0.1");
-  const std::string folder = ::testing::TempDir() + "/supervisor_client_test";
-  assignment.set_run_dir(folder);
-  std::shared_ptr<LifePage> page = *LifePage::Create(1);
-  WorkerProcess worker(&node, assignment, /*id=*/1, {.cluster_id = "c", .epoch = 1});
-  ASSERT_TRUE(worker.Start(page).ok());
-  EXPECT_THAT(starters, ::testing::IsEmpty());
-  SupervisorCommand greeting, start;
-  ASSERT_TRUE(ReceiveMessage(next.supervisor.get(), &greeting).ok());
-  ASSERT_TRUE(ReceiveMessage(next.supervisor.get(), &start).ok());
+  starters_ = {next.client, dead.client};
+  WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = 1});
+  ASSERT_TRUE(worker.Start(page_).ok());
+  EXPECT_THAT(starters_, ::testing::IsEmpty());
+  SupervisorCommand start;
+  ReceiveStart(next, &start);
   EXPECT_EQ(start.start().argv(0), "/bin/true");
-  std::filesystem::remove_all(folder);
+}
+
+// The supervisor has the read ends as well, so epoll would go on telling of one that is closed
+// here: it is to be forgotten first.
+TEST_F(WorkerProcessTest, AStreamThatHasEndedStaysOpenUntilTheEndIsKnown) {
+  Pair pair = Connected();
+  starters_ = {pair.client};
+  WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = 1});
+  ASSERT_TRUE(worker.Start(page_).ok());
+  SupervisorCommand start;
+  std::vector<UniqueFd> fds = ReceiveStart(pair, &start);
+  ASSERT_GE(fds.size(), size_t{4});
+  ASSERT_EQ(::write(fds[0].get(), "last", 4), 4);
+  fds[0].reset();  // stdout's write end
+  EXPECT_FALSE(worker.ReadOutput(0));
+  EXPECT_GE(worker.output_fd(0), 0);
+  EXPECT_TRUE(worker.ReadOutput(1));
+  worker.FinishOutput();
+  EXPECT_LT(worker.output_fd(0), 0);
+  EXPECT_THAT(worker.LastOutput(), ::testing::ElementsAre("last"));
 }
 
 }  // namespace
