@@ -13,8 +13,8 @@ namespace lockstep {
 class Thread {
  public:
   Thread() = default;
-  // Starts `body` on a new thread shown as `name` (at most 15 characters) by ps and gdb. All
-  // signals are blocked in it, so that signals reach the main thread.
+  // Starts `body` on a new thread shown as `name` (at most 15 characters) by ps and gdb. Signals
+  // are blocked in it, so that they reach the main thread; those of its own faults are not.
   Thread(const std::string& name, std::function<void()> body);
   Thread(Thread&&) = default;
   Thread& operator=(Thread&&) = default;

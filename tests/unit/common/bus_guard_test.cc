@@ -16,6 +16,7 @@
 
 #include "common/fd.h"
 #include "common/mapped_bytes.h"
+#include "common/thread.h"
 
 namespace lockstep {
 namespace {
@@ -51,6 +52,16 @@ TEST_F(BusGuardTest, AMappingOfATruncatedFileReadsZerosAndSaysSo) {
   EXPECT_EQ(bytes->Check().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(bytes->Check().message()),
               HasSubstr(path_ + " was truncated while in use: it has 10000 bytes, it had 65536"));
+}
+
+// The kernel ends a process whose thread blocks the signal that its own access raises.
+TEST_F(BusGuardTest, OurOwnThreadsReadZerosToo) {
+  const auto bytes = MappedBytes::OpenFile(path_);
+  Cut(10'000);
+  int sum = 0;
+  Thread("loader", [&] { sum = Sum(*bytes); }).Join();
+  EXPECT_EQ(sum, 10'000 * 'x');
+  EXPECT_EQ(bytes->Check().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(BusGuardTest, TheRestOfTheLastPageCountsToo) {
