@@ -102,6 +102,9 @@ struct GroupSpec {
   std::string secret;
   std::vector<GroupMember> members;  // by rank
   int rank = -1;
+  // How long those of other nodes are waited for, once all of this one have met: a network that
+  // swallows what is sent lets nobody know.
+  absl::Duration reach_within = absl::InfiniteDuration();
 };
 
 // Elements [begin, end) of a vector.

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "collectives/flight_recorder.h"
 #include "collectives/operation.h"
 
 namespace lockstep {
@@ -45,6 +46,9 @@ class ControlPlane {
   // Aborted when the generation was aborted, a peer is known to be dead, or one has left that had
   // not completed the newest call; names the peer. Does not block.
   virtual absl::Status CheckAlive() const = 0;
+
+  // Where the calls are recorded.
+  virtual FlightRecorder* recorder() const = 0;
 };
 
 }  // namespace lockstep

@@ -2,8 +2,8 @@
 // The flight recorder: a ring of the last operations of this worker, 128 bytes each, always on. It
 // tells which operation a rank is in, since when, whether everyone has come to it and for whom it
 // waits. Thread-safety: Begin, Started, Waiting and End belong to one thread (the worker's main
-// thread); Latest, Snapshot, Arrivals and LastCompleted are thread-safe, never block the writer,
-// and skip a record that is being changed.
+// thread); Moved is thread-safe; Latest, Snapshot, Arrivals, LastCompleted and moves are
+// thread-safe, never block the writer, and skip a record that is being changed.
 #ifndef LOCKSTEP_COLLECTIVES_FLIGHT_RECORDER_H_
 #define LOCKSTEP_COLLECTIVES_FLIGHT_RECORDER_H_
 
@@ -66,6 +66,9 @@ class FlightRecorder {
   // The rank that the operation waits for; -1: none.
   void Waiting(int rank);
   void End(absl::StatusCode code);
+  // Some of what an operation moves has moved: the rank does not stand still, however long the rest
+  // takes.
+  void Moved() { moves_.fetch_add(1, std::memory_order_relaxed); }
 
   // The newest operation, if there was one.
   std::optional<FlightRecord> Latest() const;
@@ -73,6 +76,8 @@ class FlightRecorder {
   std::vector<FlightRecord> Snapshot(size_t limit = SIZE_MAX) const;
   // The counts may be those of two neighbouring reductions.
   ArrivalCounts Arrivals() const;
+  // How often something has moved, in all.
+  int64_t moves() const { return moves_.load(std::memory_order_relaxed); }
   // The sequence of the newest numbered call of `generation` that was completed; 0: none.
   int64_t LastCompleted(int64_t generation) const;
 
@@ -95,6 +100,7 @@ class FlightRecorder {
   std::atomic<int64_t> reductions_{0};
   std::atomic<int64_t> arrived_last_{0};
   std::atomic<int64_t> waited_ns_{0};
+  std::atomic<int64_t> moves_{0};
   std::atomic<int64_t> completed_{0};
   std::atomic<int64_t> completed_generation_{0};
 };

@@ -19,7 +19,7 @@ constexpr const char* kActions[] = {"kill", "exit", "segv",  "stop", "hang",
                                     "flip", "slow", "abort", "grow", "scale"};
 constexpr int64_t kMostMebibytes = 1 << 20;
 constexpr const char* kPlaces[] = {"start", "reduce", "reduced",    "committed", "eval",
-                                   "save",  "join",   "checkpoint", "begun"};
+                                   "save",  "join",   "checkpoint", "begun",     "best"};
 
 absl::Status Wrong(const std::string& action, const std::string& text) {
   const std::string example = action == "slow"    ? "slow rank:1:3x"

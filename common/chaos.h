@@ -54,6 +54,7 @@ enum class Place {
   kJoin,        // when it copies the state to go on after the step
   kCheckpoint,  // its part of the checkpoint after the step is durable, the checkpoint is not whole
   kBegun,       // with train.zero_stage: its moments are those after the step, its weights are not
+  kBest,        // its weights are to be saved as the best so far, which all know by now
 };
 
 struct Injection {

@@ -251,7 +251,8 @@ class Worker {
     LS_RETURN_IF_ERROR(CatchUp(generation.start_step()));
     highest_generation_ = generation.generation();
     board_.EnterGeneration(highest_generation_);
-    const GroupSpec group = GroupOf(generation, bootstrap_);
+    GroupSpec group = GroupOf(generation, bootstrap_);
+    group.reach_within = ReachPatience(job_);
     if (group.rank < 0) return absl::InternalError("the generation does not have this worker");
     SetLogPrefix(absl::StrCat("r", group.rank, " g", highest_generation_));
     absl::Status status = RunIn(generation, group);
@@ -265,7 +266,8 @@ class Worker {
   }
 
   absl::Status RunIn(const Generation& generation, const GroupSpec& group) {
-    const absl::Time deadline = clock_->Now() + ConnectPatience(group, bootstrap_.node_id(), job_);
+    // Who is there waits for the others as for any start: a death among them ends it at once.
+    const absl::Time deadline = clock_->Now() + job::StartTimeout(job_);
     link_.WatchGeneration(highest_generation_, [this](const std::string& reason) {
       transport_->AbortConnect(highest_generation_, reason);
     });

@@ -49,6 +49,7 @@ class FakeCommunicator : public Communicator, public ControlPlane {
   std::vector<int64_t> CommittedSteps() const override { return group_->Committed(); }
   std::optional<ReducedStep> NewestReduce() const override { return newest_; }
   ControlPlane* control_plane() override { return this; }
+  FlightRecorder* recorder() const override { return recorder_; }
   Operation NewOperation(OpKind kind, int64_t count, DType dtype) const override;
   absl::Status BeginCall(const Operation& operation, int64_t bytes) override;
   absl::Status Announce(const Operation& operation, const void* mine, size_t size, void* all,

@@ -124,7 +124,9 @@ void FakeTransport::ReleasePages(void* data, size_t bytes) {
 
 absl::StatusOr<std::unique_ptr<Communicator>> FakeTransport::Connect(const GroupSpec& spec,
                                                                      absl::Time deadline) {
-  const auto& [generation, job, secret, members, rank] = spec;
+  const std::vector<GroupMember>& members = spec.members;
+  const int64_t generation = spec.generation;
+  const int rank = spec.rank;
   const int world = static_cast<int>(members.size());
   if (rank < 0 || rank >= world) {
     return absl::InternalError(absl::StrCat("rank ", rank, " of ", world, " members"));

@@ -99,6 +99,7 @@ class HostsCommunicator : public Communicator, public ControlPlane {
   std::string DescribeState() const override { return group_.local->DescribeState(); }
 
   ControlPlane* control_plane() override { return this; }
+  FlightRecorder* recorder() const override { return group_.local->recorder(); }
   Operation NewOperation(OpKind kind, int64_t count, DType dtype) const override;
   absl::Status BeginCall(const Operation& operation, int64_t bytes) override;
   absl::Status Announce(const Operation& operation, const void* mine, size_t size, void* all,

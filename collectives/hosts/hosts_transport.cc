@@ -3,6 +3,7 @@
 
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "collectives/hosts/host_groups.h"
 #include "collectives/tcp/joiner.h"
 #include "collectives/tcp/socket_io.h"
+#include "common/clock.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -142,7 +144,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> HostsTransport::JoinHosts(const GroupSpec&
   operation.kind = OpKind::kConnect;
   operation.generation = spec.generation;
   near->recorder()->Begin(operation, 0);
-  absl::StatusOr<std::vector<Connection>> connections = Joiner(std::move(join)).Run(deadline);
+  const absl::Time reached_by = std::min(deadline, Clock::Real()->Now() + spec.reach_within);
+  absl::StatusOr<std::vector<Connection>> connections = Joiner(std::move(join)).Run(reached_by);
   near->recorder()->End(connections.status().code());
   LS_RETURN_IF_ERROR(connections.status());
   mesh.connections = *std::move(connections);

@@ -145,7 +145,11 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclTransport::ConnectNccl(Communicat
   LS_ASSIGN_OR_RETURN(const NcclJoin join, PlanNcclJoin(hellos));
   NcclWait wait;
   wait.deadline = deadline;
-  wait.alive = [control] { return control->control_plane()->CheckAlive(); };
+  // NCCL does not tell how far it is, and `deadline` ends it.
+  wait.alive = [plane = control->control_plane()] {
+    plane->recorder()->Moved();
+    return plane->CheckAlive();
+  };
   wait.on_stall = [this] { stall_report_.Begin(); };
   wait.stall_after = stall_after_;
   LS_ASSIGN_OR_RETURN(std::unique_ptr<NcclGroup> group, Join(control, join, wait));

@@ -108,7 +108,7 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   uint64_t next_tick() const { return tick_ + 1; }
   // Returns whether all members have come to it.
   bool AllReached(uint64_t tick) const;
-  FlightRecorder* recorder() const { return group_.recorder; }
+  FlightRecorder* recorder() const override { return group_.recorder; }
   AbortFlag* abort_flag() const { return group_.abort.get(); }
   bool may_spin() const { return group_.may_spin; }
 
@@ -161,6 +161,7 @@ class ShmCommunicator : public Communicator, public ControlPlane {
                                      absl::Time deadline);
   absl::Status AllGatherByChunks(const void* input, void* output, size_t bytes,
                                  absl::Time deadline);
+  void CopyInPieces(const char* from, char* to, size_t bytes) const;
   absl::Status TakeSlices(char* data, int64_t bytes) const;
   absl::Status TakeRanges(char* data, size_t bytes,
                           absl::Span<const RangeTransfer> transfers) const;

@@ -26,6 +26,15 @@ absl::Status ShmCommunicator::Replicate(void* data, int64_t bytes, bool have, ab
   });
 }
 
+// A large state takes longer than a worker may stand still, so each piece says that it moves on.
+void ShmCommunicator::CopyInPieces(const char* from, char* to, size_t bytes) const {
+  constexpr size_t kPiece = size_t{16} << 20;
+  for (size_t at = 0; at < bytes; at += kPiece) {
+    std::memcpy(to + at, from + at, std::min(kPiece, bytes - at));
+    group_.recorder->Moved();
+  }
+}
+
 absl::Status ShmCommunicator::TakeSlices(char* data, int64_t bytes) const {
   std::vector<int> holders;
   for (int r = 0; r < world_size(); ++r) {
@@ -40,9 +49,8 @@ absl::Status ShmCommunicator::TakeSlices(char* data, int64_t bytes) const {
     }
     const ElementRange slice =
         SliceOf(bytes, static_cast<int>(holders.size()), static_cast<int>(i));
-    if (slice.size() == 0) continue;
-    std::memcpy(data + slice.begin, base(r) + offset + slice.begin,
-                static_cast<size_t>(slice.size()));
+    CopyInPieces(base(r) + offset + slice.begin, data + slice.begin,
+                 static_cast<size_t>(slice.size()));
   }
   return absl::OkStatus();
 }
@@ -75,8 +83,8 @@ absl::Status ShmCommunicator::TakeRanges(char* data, size_t bytes,
           absl::StrCat("rank ", transfer.from, " announced a vector outside its arena"));
     }
     const auto begin = static_cast<size_t>(transfer.begin) * sizeof(float);
-    std::memcpy(data + begin, base(transfer.from) + offset + begin,
-                static_cast<size_t>(transfer.end - transfer.begin) * sizeof(float));
+    CopyInPieces(base(transfer.from) + offset + begin, data + begin,
+                 static_cast<size_t>(transfer.end - transfer.begin) * sizeof(float));
   }
   return absl::OkStatus();
 }

@@ -45,6 +45,7 @@ void Link::Begin(const OutgoingFrame& frame) {
   out_payload_ = static_cast<const char*>(frame.payload);
   out_bytes_ = header.bytes;
   sent_ = 0;
+  out_data_ = MovesData(header.kind);
   sending_ = true;
 }
 

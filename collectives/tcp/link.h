@@ -38,6 +38,8 @@ class Link {
   // ---- sending ----
   // Whether a frame that was begun is not gone yet.
   bool sending() const { return sending_; }
+  // Returns whether the frame that was begun last carries what a call moves.
+  bool sends_data() const { return out_data_; }
   // Begins a frame. REQUIRES: !sending().
   void Begin(const OutgoingFrame& frame);
   // The same for a small one with its payload copied, after those that were queued before.
@@ -115,6 +117,7 @@ class Link {
   bool writable_ = true;
   bool stopped_ = false;
   bool sending_ = false;
+  bool out_data_ = false;
   char out_header_[kFrameBytes];
   const char* out_payload_ = nullptr;
   size_t out_bytes_ = 0;  // of the payload

@@ -190,7 +190,9 @@ absl::Status Mesh::PumpOut(Link* link, MeshUser* user, bool* moved) {
         return absl::OkStatus();
       }
     }
-    const absl::Status status = link->Write(moved);
+    bool some = false;
+    const absl::Status status = link->Write(&some);
+    NoteMoved(some, link->sends_data(), moved);
     if (!status.ok()) return Explain(link, status);
     if (link->sending()) return absl::OkStatus();
   }
@@ -217,7 +219,9 @@ absl::Status Mesh::PumpIn(Link* link, MeshUser* user, bool* moved) {
       link->Place(place);
     }
     if (own && !link->placed()) return absl::OkStatus();
-    const absl::StatusOr<bool> whole = link->ReadPayload(moved);
+    bool some = false;
+    const absl::StatusOr<bool> whole = link->ReadPayload(&some);
+    NoteMoved(some, MovesData(header->kind), moved);
     if (!whole.ok()) return EndOfLink(link, whole.status());
     if (!*whole) return absl::OkStatus();
     *moved = true;
@@ -226,6 +230,11 @@ absl::Status Mesh::PumpIn(Link* link, MeshUser* user, bool* moved) {
     if (!own && user->Done()) return absl::OkStatus();
   }
   return absl::OkStatus();
+}
+
+void Mesh::NoteMoved(bool some, bool data, bool* moved) {
+  *moved |= some;
+  if (some && data) options_.recorder->Moved();
 }
 
 absl::Status Mesh::EndOfLink(Link* link, const absl::Status& status) {

@@ -94,6 +94,8 @@ class Mesh {
  private:
   // Moves what can be moved; `moved` becomes true when something was.
   absl::Status Pump(MeshUser* user, bool* moved);
+  // `some` bytes came or went, of what calls move or not.
+  void NoteMoved(bool some, bool data, bool* moved);
   absl::Status PumpOut(Link* link, MeshUser* user, bool* moved);
   absl::Status PumpIn(Link* link, MeshUser* user, bool* moved);
   // Sees to a frame that is no call's; false: it is.

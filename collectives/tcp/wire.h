@@ -28,6 +28,11 @@ enum class FrameKind : uint8_t {
   kGoodbye,    // the last frame
 };
 
+// Returns whether such frames carry what calls move, rather than words about it.
+inline bool MovesData(FrameKind kind) {
+  return kind == FrameKind::kData || kind == FrameKind::kMessage;
+}
+
 struct FrameHeader {
   FrameKind kind = FrameKind::kCall;
   DType dtype = DType::kUInt8;  // of the payload as it is sent

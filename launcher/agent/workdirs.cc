@@ -29,7 +29,7 @@ constexpr int64_t kMostKept = int64_t{1} << 30;
 
 bool Passes(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsUnavailable(status) ||
-         absl::IsCancelled(status);
+         absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
 }
 
 bool IsFolder(const std::string& path) {

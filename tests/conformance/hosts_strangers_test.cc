@@ -373,6 +373,9 @@ TEST(HostsStrangersTest, WhoCannotBeReachedIsNamedWithBothEndsAndTheReason) {
     EXPECT_THAT(std::string(all.message()), HasSubstr(named));
   }
   GroupSpec spec = pair.Spec(1);
+  spec.reach_within = absl::Milliseconds(1);
+  EXPECT_EQ(EndOf(pair.transports[1]->Connect(spec, Never()).status()),
+            (GroupEnd{EndCause::kPeerMissing, 0}));
   spec.secret.clear();
   EXPECT_EQ(pair.transports[1]->Connect(spec, Never()).status().code(),
             absl::StatusCode::kFailedPrecondition);

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "collectives/communicator.h"
+#include "collectives/flight_recorder.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/cluster.h"
 
@@ -33,6 +34,35 @@ TEST_P(ReplicateTest, WhoHasNothingGetsASliceFromEachHolder) {
       });
     }
   }
+}
+
+// Whose watch for stalls shall see that a long copy goes on: who takes, and between hosts who
+// gives.
+TEST_P(ReplicateTest, WhatMovesIsCounted) {
+  constexpr int64_t kBytes = 3 << 20;
+  if (GetParam() == Kind::kFake) GTEST_SKIP() << "it moves everything at once";
+  if (GetParam() == Kind::kNccl || GetParam() == Kind::kNcclTurns) {
+    GTEST_SKIP() << "NCCL does not tell how far it is";
+  }
+  Cluster cluster(GetParam(), 2, kBytes + (1 << 16));
+  cluster.Run(1, 0, [&](Communicator& c, Transport& transport) {
+    auto* data = static_cast<char*>(*transport.Allocate(kBytes, "the state"));
+    const int64_t before = transport.flight_recorder().moves();
+    ASSERT_TRUE(c.Barrier(Never()).ok());
+    ASSERT_TRUE(
+        c.AllReduce(data, 1, DType::kFloat32, ReduceOp::kSum, ReduceOrder::kFixed, Never()).ok());
+    ASSERT_TRUE(c.Barrier(Never()).ok());
+    const int64_t words = transport.flight_recorder().moves();
+    ASSERT_TRUE(c.Replicate(data, kBytes, c.rank() == 0, Never()).ok());
+    const int64_t moves = transport.flight_recorder().moves() - words;
+    if (c.rank() == 1) {
+      EXPECT_GE(moves, 1);
+    }
+    if (GetParam() == Kind::kHosts) {
+      EXPECT_GE(moves, 3);
+      EXPECT_LE(words - before, 4) << "words about calls are none";
+    }
+  });
 }
 
 TEST_P(ReplicateTest, SomebodyMustHaveIt) {

@@ -139,6 +139,17 @@ absl::StatusOr<FolderCopies> LookAtFolder(Communicator* communicator, const Gene
     mine.writer = FirstSeen(folder, nonce, left, rank);
     mine.run_number = RunNumberIn(folder);
   }
+  // Where a disk is full nothing can be said against the job's own word.
+  const bool unseen = std::any_of(firsts.begin(), firsts.end(), [&](int first_rank) {
+    return rows[static_cast<size_t>(first_rank)].left == 0;
+  });
+  if (unseen && folder.stated == "always") {
+    if (rank == 0) {
+      LS_LOG_WARNING << folder.name << ": not all hosts can write to " << folder.path
+                     << "; the job says that it is shared, which is taken on trust";
+    }
+    mine.writer = 0;
+  }
   const auto exchanged = Exchange(communicator, mine, deadline);
   if (mine.left != 0) folder.storage->Remove(FileOf(folder, nonce, rank)).IgnoreError();
   LS_RETURN_IF_ERROR(exchanged.status());

@@ -11,7 +11,7 @@ namespace lockstep::worker {
 namespace {
 
 // As long as a connection may take: packets are lost and sent again after a second, two, four.
-constexpr absl::Duration kLeastConnectPatience = absl::Seconds(5);
+constexpr absl::Duration kLeastReachPatience = absl::Seconds(5);
 
 PeerLost Lost(const GroupSpec& group, int rank, PeerLost::Kind kind, const absl::Status& status) {
   PeerLost lost;
@@ -24,13 +24,8 @@ PeerLost Lost(const GroupSpec& group, int rank, PeerLost::Kind kind, const absl:
 
 }  // namespace
 
-absl::Duration ConnectPatience(const GroupSpec& group, const std::string& node_id,
-                               const JobSpec& job) {
-  const bool one_host =
-      std::all_of(group.members.begin(), group.members.end(),
-                  [&](const GroupMember& member) { return member.node == node_id; });
-  return one_host ? job::StartTimeout(job)
-                  : std::max(kLeastConnectPatience, job::FailureDetection(job));
+absl::Duration ReachPatience(const JobSpec& job) {
+  return std::max(kLeastReachPatience, job::FailureDetection(job));
 }
 
 GenerationEnd AfterNoConnection(const GroupSpec& group, const std::string& node_id,

@@ -24,10 +24,8 @@ struct GenerationEnd {
   bool not_met = false;
 };
 
-// How long the members of `group` are waited for. Those of one host wait for each other as for any
-// start; between hosts the coordinator has to hear soon who cannot be reached.
-absl::Duration ConnectPatience(const GroupSpec& group, const std::string& node_id,
-                               const JobSpec& job);
+// GroupSpec::reach_within: the coordinator has to hear soon who cannot be reached.
+absl::Duration ReachPatience(const JobSpec& job);
 
 // The members could not be joined, for `status`. A member elsewhere that cannot be reached is the
 // coordinator's to judge.

@@ -128,6 +128,7 @@ void RunRecord::Write() {
     metrics.swap(metrics_);
     ledger.swap(ledger_);
     if (!writes_) {
+      if (metrics.empty() && ledger.empty()) return;  // nothing for others to make room for
       pieces_.push_back({std::move(metrics), std::move(ledger)});
       if (pieces_.size() > kPieces) pieces_.pop_front();
       return;

@@ -124,7 +124,6 @@ void Telemetry::Beat() {
     SetSince(nanos, clock_->Now(), heartbeat.mutable_since_restored());
   }
   heartbeat.set_resumed_step(board_->resumed_step.load(std::memory_order_relaxed));
-  heartbeat.set_progress_counter(board_->moves.load(std::memory_order_relaxed));
   heartbeat.set_rss_bytes(ResidentBytes());
   board_->Read(heartbeat.mutable_progress());
   RunRecord* record;
@@ -134,6 +133,8 @@ void Telemetry::Beat() {
     record = record_;
     recorder = recorder_;
   }
+  const int64_t moved = recorder == nullptr ? 0 : recorder->moves();
+  heartbeat.set_progress_counter(board_->moves.load(std::memory_order_relaxed) + moved);
   heartbeat.set_activity(static_cast<Activity>(board_->activity.load(std::memory_order_relaxed)));
   if (recorder != nullptr) ReadRecorder(*recorder, clock_->Now(), &heartbeat);
   link_->SendHeartbeat(heartbeat);

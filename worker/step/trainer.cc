@@ -58,6 +58,8 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   // The last generation may have ended between a commit and its evaluation, on some ranks.
   if (std::exchange(evaluate_first_, false)) {
     LS_RETURN_IF_ERROR(Evaluate(communicator, record));
+  } else if (committed_step() > 0 && executor_->tracking().best_step == committed_step()) {
+    LS_RETURN_IF_ERROR(WriteBest(record));  // or before that was saved
   }
   const bool on_cpu = compiled_.plan->spec().device == engine::DeviceKind::kCpu;
   if (record != nullptr && committed_step() == 0 && train.precision() == "tf32" && on_cpu) {
@@ -442,23 +444,30 @@ absl::Status Trainer::Track(const EvalResult& result, RunRecord* record) {
   if (!train.has_best() && !train.has_early_stop()) return absl::OkStatus();
   const engine::Tracking tracking = TrackEval(train, result, executor_->tracking());
   executor_->SetTracking(tracking);
+  return tracking.best_step == result.step() ? WriteBest(record) : absl::OkStatus();
+}
+
+absl::Status Trainer::WriteBest(RunRecord* record) {
+  const Train& train = compiled_.job.train();
+  const int64_t step = committed_step();
   const bool copy = record == nullptr && checkpointer_ != nullptr && checkpointer_->KeepsBestToo();
-  if (tracking.best_step != result.step() || (record == nullptr && !copy)) return absl::OkStatus();
+  if (record == nullptr && !copy) return absl::OkStatus();
   board_->Enter(SAVING);
+  watch_.At(chaos::Place::kBest, step);
   LS_RETURN_IF_ERROR(executor_->PublishState());
   const std::string path =
-      copy ? checkpointer_->BestPath(result.step()) : record->run_dir() + "/model/best.safetensors";
+      copy ? checkpointer_->BestPath(step) : record->run_dir() + "/model/best.safetensors";
   const absl::Status written =
       WriteWeights(path, *compiled_.plan, state_,
                    BestIsOfAverage(train) ? engine::Weights::kAverage : engine::Weights::kCurrent)
           .status();
   if (!written.ok()) {
-    LS_LOG_WARNING << "the weights of step " << result.step()
+    LS_LOG_WARNING << "the weights of step " << step
                    << ", the best so far, are not saved: " << written.message()
                    << "; training goes on, best.safetensors comes with the next better ones";
     return absl::OkStatus();
   }
-  if (checkpointer_ != nullptr && !copy) checkpointer_->KeepBest(result.step(), path);
+  if (checkpointer_ != nullptr && !copy) checkpointer_->KeepBest(step, path);
   return absl::OkStatus();
 }
 

@@ -204,6 +204,8 @@ class Trainer {
   absl::Status Evaluate(Communicator* communicator, RunRecord* record);
   // Counts an evaluation for the best weights and the early stop.
   absl::Status Track(const EvalResult& result, RunRecord* record);
+  // Saves the weights as the best so far, where this rank does.
+  absl::Status WriteBest(RunRecord* record);
 
   const CompiledJob compiled_;
   const JobData* const data_;

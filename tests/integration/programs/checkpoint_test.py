@@ -281,6 +281,15 @@ class Checkpoints(harness.ProgramTest):
         finally:
             subprocess.run(["umount", disk], check=False)
 
+    def test_the_best_weights_are_there_when_who_saves_them_dies(self):
+        wanted = self.undisturbed()
+        # Evaluation 60 is the best: no later one makes up for it.
+        code, out, err = self.launch("chaos", "-o", "json", "--kill", "rank:0@step:60/best", self.job)
+        self.assertEqual(code, 0, err)
+        result = json.loads(out.strip().splitlines()[-1])
+        self.assertTrue(all(injection["happened"] for injection in result["injections"]), result)
+        self.assertEqual(self.outcome(result), wanted)
+
     def test_files_are_those_that_the_ecosystem_reads(self):
         result = self.train(self.job)
         last = self.in_dir(SAVED, "last")

@@ -234,6 +234,29 @@ class Hosts(HostsTest):
                           f"100 steps in {time.monotonic() - submitted:.1f} s")
         self.assert_good(job, path)
 
+    def test_a_state_that_is_long_on_its_way_is_no_hang(self):
+        # The state takes some 12 s over this link, and a sum of gradients 4 s: no worker may stand still so long.
+        hosts = self.make_network("h1", "h2")
+        for host in hosts:
+            host.narrow("4mbit")
+        self.start_head()
+        self.join(hosts[0], 1)
+        self.await_nodes(1)
+        path = self.write("job.yaml", harness.synthetic_job(
+            steps=100000, shards=2, hidden="[700, 700]", train_extra="  eval: {every: never}\n",
+            extra="restart: {max_restarts: 0}\nfailure_detection: 1s\nelastic: {min_workers: 1}\n").replace(
+                "nproc_per_node: 4", "nodes: 2, nproc_per_node: 1").replace("sgd: {lr: 0.05, momentum: 0.9}", "adamw: {lr: 0.001}"))
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 30, 60, "one host trains")
+        self.join(hosts[1], 1)
+        wait_until(lambda: int(self.status(job)["generation"]) == 2, 60, "the other one comes to it")
+        time.sleep(3)  # what the first one had done is known now
+        at = self.step(job)
+        wait_until(lambda: self.step(job) >= at + 2 or int(self.status(job)["generation"]) > 2, 120, "they train")
+        status = self.status(job)
+        self.assertEqual((int(status["generation"]), status["state"]), (2, "RUNNING"), status)
+        self.verb("cancel", job)
+
     def test_a_link_that_flaps(self):
         _, second = self.up(1, 1)
         # TCP waits twice as long before each try: where all of them meet a link that is down, it is silent for

@@ -77,8 +77,8 @@ class Job {
       rank.checkpointer->Enter(*rank.communicator, rank.executor->committed_step(), false, copies_);
     }
   }
-  // Each rank is a host of its own, and looks where its folder is.
-  void Look() {
+  // Each rank is a host of its own, and looks where its folder is. `stated`: what the job says.
+  void Look(const std::string& stated = "auto") {
     Generation generation;
     generation.set_generation(generation_);
     generation.set_secret("secret");
@@ -92,7 +92,7 @@ class Job {
     Each([&](int r, Rank& rank) {
       const auto looked = LookAtFolder(
           rank.communicator.get(), generation,
-          {FolderOf(r), "checkpoint.dir", "auto", identity_.run, rank.storage.get()}, Deadline());
+          {FolderOf(r), "checkpoint.dir", stated, identity_.run, rank.storage.get()}, Deadline());
       ASSERT_TRUE(looked.ok()) << looked.status();
       seen[static_cast<size_t>(r)] = *looked;
     });

@@ -85,6 +85,17 @@ TEST_F(FolderCopiesTest, WhoSeesTheSameFolder) {
   }
 }
 
+// A disk that is full in the middle of a run is no reason to end it.
+TEST_F(FolderCopiesTest, WhereNothingCanBeWrittenTheJobsWordCounts) {
+  for (int broken = 0; broken < 2; ++broken) {
+    Job job = Life("aa");
+    job.ranks()[static_cast<size_t>(broken)].storage->FailAt(1, /*all=*/true);
+    job.Look("always");
+    EXPECT_EQ(job.copies().count(), 1);
+    EXPECT_THAT(job.copies().writers, IsEmpty());
+  }
+}
+
 TEST_F(FolderCopiesTest, EachFolderHasACopy) {
   Job job = Life("abb");
   Train(&job, 1);

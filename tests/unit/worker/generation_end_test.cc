@@ -89,21 +89,12 @@ TEST(AfterNoConnectionTest, WhatTheNetworkDidToAMemberHereIsNoReasonToGoOn) {
   EXPECT_TRUE(absl::IsUnavailable(end.status));
 }
 
-TEST(ConnectPatienceTest, MembersOfOneHostMayStartAsSlowlyAsAnyoneMay) {
+TEST(ReachPatienceTest, ItIsFailureDetectionAndNoLessThanAConnectionMayTake) {
   JobSpec job;
-  job.mutable_start_timeout()->set_seconds(90);
-  GroupSpec group = Three();
-  group.members.pop_back();
-  EXPECT_EQ(ConnectPatience(group, "here", job), absl::Seconds(90));
-}
-
-TEST(ConnectPatienceTest, BetweenHostsItIsFailureDetectionAndNoLessThanAConnectionMayTake) {
-  JobSpec job;
-  job.mutable_start_timeout()->set_seconds(90);
   job.mutable_failure_detection()->set_seconds(20);
-  EXPECT_EQ(ConnectPatience(Three(), "here", job), absl::Seconds(20));
+  EXPECT_EQ(ReachPatience(job), absl::Seconds(20));
   job.mutable_failure_detection()->set_seconds(1);
-  EXPECT_EQ(ConnectPatience(Three(), "here", job), absl::Seconds(5));
+  EXPECT_EQ(ReachPatience(job), absl::Seconds(5));
 }
 
 }  // namespace

@@ -76,6 +76,15 @@ TEST_F(RunRecordTest, RemembersTheNewestAndWritesThemWhenAsked) {
   EXPECT_LT(Read("ledger.bin").size(), 60 * 24u);  // the newest seconds alone
 }
 
+// Nothing new for longer than survivors remember: a replacement of rank 0 that starts slowly.
+TEST_F(RunRecordTest, RemembersTheNewestHoweverLongNothingFollows) {
+  const auto record = RunRecord::Remember(dir_, 1000);
+  record->Ledger(1, 0, 1, 11);
+  for (int i = 0; i < 100; ++i) record->Write();
+  ASSERT_TRUE(record->SetWriter(true, true).ok());
+  EXPECT_EQ(Read("ledger.bin").size(), 24u);
+}
+
 // What a limit or a full disk has cut in two is made whole, and nothing is missing.
 TEST_F(RunRecordTest, WhatTheDiskDidNotTakeComesLater) {
   auto record = RunRecord::Open(dir_, 1000);

@@ -73,6 +73,21 @@ TEST_F(TelemetryTest, SaysWhatTheWorkerIsInAndForWhomItWaits) {
   EXPECT_EQ(Last().flight().operation(), "");
 }
 
+// A large state on a thin line is no hang.
+TEST_F(TelemetryTest, WhatMovesBetweenRanksIsProgress) {
+  FlightRecorder recorder;
+  Telemetry telemetry(&board_, &link_, Clock::Real(), kNever);
+  telemetry.SetRecorder(&recorder);
+  board_.Moved();
+  telemetry.Flush();
+  EXPECT_EQ(Last().progress_counter(), 1);
+  recorder.Moved();
+  telemetry.Flush();
+  EXPECT_EQ(Last().progress_counter(), 2);
+  telemetry.Flush();
+  EXPECT_EQ(Last().progress_counter(), 2);
+}
+
 TEST_F(TelemetryTest, BeatsOnceMoreAtItsEnd) {
   { Telemetry telemetry(&board_, &link_, Clock::Real(), kNever); }
   EXPECT_EQ(wire_.Sent().size(), 1);
