@@ -27,6 +27,7 @@ absl::StatusCode CodeOf(int error_number) {
     case EDQUOT:
     case EFBIG:
     case ENOMEM:
+    case EAGAIN:  // of fork(2)
     case EMFILE:
     case ENFILE:
       return absl::StatusCode::kResourceExhausted;

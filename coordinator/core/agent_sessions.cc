@@ -138,7 +138,8 @@ void OnHello(Context& context, const AgentSaid& event) {
     context.state.agent_sessions.erase(older);
     if (late) return;
   }
-  const bool restarted = !node.incarnation.empty() && node.incarnation != hello.incarnation();
+  // Also one that was forgotten while it was away.
+  const bool restarted = node.incarnation != hello.incarnation();
   const std::string host_before = node.host;
   node.id = hello.node_id();
   node.incarnation = hello.incarnation();

@@ -22,11 +22,17 @@ absl::Duration SilenceLimit(const Context& context, const Job& job, const Worker
   return std::max(detection, job::kCommandLease + job::kCommandLeaseMargin);
 }
 
-bool AwaitsRanks(const Job& job) {
+bool AwaitsRanks(const Context& context, const Job& job) {
   // Who was lost with its host has ended there by itself (SilenceLimit).
-  const bool any_left = std::any_of(job.former.begin(), job.former.end(), [](const Worker& worker) {
-    return !worker.gone() && !worker.node_lost;
-  });
+  const auto may_run = [&](const Worker& worker) {
+    if (worker.gone() || worker.node_lost) return false;
+    const auto node = context.state.nodes.find(worker.node_id);
+    if (node == context.state.nodes.end()) return false;
+    return InSight(context.state, node->second, context.now) ||
+           context.now < std::max(node->second.last_contact, job.forgiven) + job::kCommandLease +
+                             job::kCommandLeaseMargin;
+  };
+  const bool any_left = std::any_of(job.former.begin(), job.former.end(), may_run);
   if (any_left) return true;
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
     if (slot.vacant() || slot.unplaced()) return false;

@@ -27,7 +27,7 @@ absl::Duration SilenceLimit(const Context& context, const Job& job, const Worker
 
 // Of a command: whether a rank that is to be in the next attempt is not ready for it, or a process
 // of the last one may still run.
-bool AwaitsRanks(const Job& job);
+bool AwaitsRanks(const Context& context, const Job& job);
 
 // Of a command: whether a member's rank runs, as far as that is known.
 bool AnyRankRuns(const Job& job);

@@ -165,7 +165,10 @@ bool AnyFailed(const Job& job) {
 
 bool IsForGood(const Worker& worker) {
   if (worker.refused) return true;
-  if (worker.exited && !worker.exited->start_error().empty()) return !worker.exited->node_unfit();
+  if (worker.exited && !worker.exited->start_error().empty()) {
+    const WorkerExited& exited = *worker.exited;
+    return !exited.node_unfit() && !exited.may_pass() && !exited.wanted();
+  }
   if (!worker.failed) return false;
   switch (static_cast<absl::StatusCode>(worker.failed->code())) {
     case absl::StatusCode::kInvalidArgument:
@@ -204,7 +207,9 @@ Fault NameFault(const Job& job, const std::vector<const Worker*>& failed) {
 }
 
 void Judge(Context& context, Job& job, Worker& worker, const std::string& verdict) {
-  if (worker.verdict_serial != 0 || !worker.serves() || worker.finished) return;
+  if (worker.verdict_serial != 0 || !worker.serves()) return;
+  if (worker.finished && !job.generation.aborted) return;
+  worker.finished.reset();
   worker.failed_at = std::min(worker.failed_at, context.now);
   worker.verdict_serial = context.state.serial;
   worker.verdict = verdict;

@@ -152,8 +152,8 @@ bool Able(const Job& job, const Worker& worker) {
 }
 
 // Returns whether some worker that must be in the next generation is not ready yet.
-bool MustWait(const Job& job) {
-  if (IsCommand(job)) return AwaitsRanks(job);
+bool MustWait(const Context& context, const Job& job) {
+  if (IsCommand(job)) return AwaitsRanks(context, job);
   bool survivors = false;
   for (const Slot& slot : job.slots) {
     if (slot.vacant()) continue;
@@ -226,7 +226,7 @@ bool HaveRegrouped(Context& context, Job& job) {
     context.touched_jobs.insert(job.id);
     return false;
   }
-  return !MustWait(job);
+  return !MustWait(context, job);
 }
 
 // A worker that is no member any more is let go.
@@ -359,7 +359,7 @@ bool ResultIsThere(const Job& job) {
 void MaybeFormGeneration(Context& context, Job& job) {
   if (job.slots.empty()) return;
   const bool active = HasActiveGeneration(job);
-  if (active ? !HaveRegrouped(context, job) : MustWait(job)) return;
+  if (active ? !HaveRegrouped(context, job) : MustWait(context, job)) return;
   if (!active && WaitsForReach(context, job)) return;
   KeepAHolder(job);
   Members members, leaving;

@@ -100,10 +100,10 @@ bool OthersHold(const Job& job, const Worker& worker) {
   });
 }
 
-// Of a job of several hosts whose first generation is not formed: whether a worker on another host
-// than this one's is such a one.
+// Of a job of several hosts that has not stepped, or not since it was stopped, and has no
+// generation: whether a worker on another host than this one's is such a one.
 bool AnyElsewhere(const Job& job, const Worker& worker, bool (*is_one)(const Worker&)) {
-  if (job.generation.message.generation() != 0) return false;
+  if (HasActiveGeneration(job) || job.stepped) return false;
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
     return slot.works() && slot.worker && !slot.unplaced() &&
            slot.worker->node_id != worker.node_id && !Failed(*slot.worker) && is_one(*slot.worker);
@@ -114,7 +114,8 @@ bool AnyElsewhere(const Job& job, const Worker& worker, bool (*is_one)(const Wor
 // one that is no member yet has nothing that the others lack. What a member meets is the job's own,
 // and so is what all hosts of a job that begins meet: a file that is nowhere.
 bool CostsTheNode(const Job& job, const Worker& worker) {
-  if (!IsForGood(worker) || IsMember(job, worker)) return false;
+  const bool cannot_start = worker.exited && worker.exited->may_pass();
+  if ((!IsForGood(worker) && !cannot_start) || IsMember(job, worker)) return false;
   return OthersHold(job, worker) ||
          AnyElsewhere(job, worker, [](const Worker& other) { return other.ready.has_value(); });
 }
@@ -347,7 +348,9 @@ int64_t NewestCommitted(const Job& job) {
 }
 
 bool SpendRestart(Job& job) {
-  const int64_t newest = NewestCommitted(job);
+  // What workers say of their progress is not kept over a restart of the coordinator.
+  const int64_t saved = job.checkpoint ? job.checkpoint->step() : 0;
+  const int64_t newest = std::max<int64_t>(NewestCommitted(job), saved);
   if (newest > job.restart_step && job.restart_step >= 0) job.restarts = 0;
   job.restart_step = std::max<int64_t>(newest, 0);
   return ++job.restarts <= MaxRestarts(job);

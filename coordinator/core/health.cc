@@ -17,8 +17,10 @@
 namespace lockstep::coordinator {
 namespace {
 
-bool Watched(const Worker& worker) {
-  return worker.serves() && !worker.finished && worker.last_heard != absl::InfinitePast();
+// Who has finished is needed again when its generation ended before the result was there.
+bool Watched(const Job& job, const Worker& worker) {
+  return worker.serves() && (!worker.finished || job.generation.aborted) &&
+         worker.last_heard != absl::InfinitePast();
 }
 
 // The time since `sign` of the worker in which neither it nor its node was out of sight.
@@ -84,7 +86,7 @@ bool IsHeardByPeers(const Context& context, const Job& job, const Worker& worker
 // Who was heard of lately is not, wherever its node is: that is asked last.
 bool IsSilent(const Context& context, const Job& job, const Worker& worker, PeerCommits& commits) {
   const absl::Duration limit = commits.detection();
-  return Watched(worker) && context.now - worker.last_heard > limit &&
+  return Watched(job, worker) && context.now - worker.last_heard > limit &&
          Silence(context, worker) > limit && !IsHeardByPeers(context, job, worker, commits);
 }
 
@@ -150,7 +152,7 @@ bool MayBeItsHost(const Context& context, const Job& job, const Worker& worker) 
 // Returns whether anybody who should speak was last heard of before `then`.
 bool AnyHeardBefore(const Job& job, absl::Time then) {
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-    return slot.worker && slot.worker->last_heard < then && Watched(*slot.worker);
+    return slot.worker && slot.worker->last_heard < then && Watched(job, *slot.worker);
   });
 }
 
@@ -161,8 +163,8 @@ constexpr absl::Duration kLongestWait = absl::Milliseconds(700);
 // its agent has any to here: all processes of its host are gone.
 bool IsGoneWithItsHost(const Context& context, const Job& job, const Worker& worker) {
   // Who was not here since this coordinator began is yet to find it.
-  if (!Watched(worker) || worker.session != 0 || worker.connected_since == absl::InfinitePast() ||
-      Silence(context, worker) <= kLongestWait) {
+  if (!Watched(job, worker) || worker.session != 0 ||
+      worker.connected_since == absl::InfinitePast() || Silence(context, worker) <= kLongestWait) {
     return false;
   }
   const auto node = context.state.nodes.find(worker.node_id);
@@ -228,7 +230,7 @@ void CheckStandstill(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
-    if (!Watched(worker)) continue;
+    if (!Watched(job, worker)) continue;
     const bool half_silent = context.now - worker.last_heard > detection / 2;
     if (half_silent && Silence(context, worker) > detection / 2) return;
     if (!IsMember(job, worker)) continue;
@@ -373,6 +375,8 @@ void TakeOut(State& state, absl::Duration gap, absl::Time now) {
     if (job.suspected != absl::InfiniteFuture()) shift(job.suspected);
     if (job.generation.aborted) shift(job.generation.aborted_at);
     shift(job.cuts_since);
+    shift(job.drained_since);
+    if (job.preempted) shift(job.preempted->since);
     if (job.ending) {
       shift(job.ending->since);
       job.ending->deadline += gap;
@@ -438,6 +442,8 @@ void ForgiveTime(State& state, absl::Time then) {
     job.forgiven = then;
     if (job.suspected != absl::InfiniteFuture()) job.suspected = then;
     if (job.generation.aborted) job.generation.aborted_at = then;
+    if (job.drain) job.drained_since = then;
+    if (job.preempted) job.preempted->since = then;
     if (job.ending) {
       job.ending->since = then;
       job.ending->deadline = then + state.options.settle;

@@ -181,12 +181,14 @@ void CheckTimeLimit(Context& context, Job& job) {
   if (HasActiveGeneration(job) && !job.drain) {
     job.timed_out = true;
     job.drain = absl::StrCat(TimeLimitText(job), "; ", HowToStop(job));
+    job.drained_since = context.now;
     SetState(context, job, DRAINING, *job.drain);
     context.touched_jobs.insert(job.id);
     return;
   }
   const bool nothing_to_save = job.generation.message.generation() == 0;
-  if (!nothing_to_save && context.now < job.started + limit + job::LeaveGrace(job.spec())) return;
+  const absl::Time told = std::max(job.started + limit, job.drained_since);
+  if (!nothing_to_save && context.now < told + job::LeaveGrace(job.spec())) return;
   BeginEnding(
       context, job, FAILED,
       absl::StrCat(TimeLimitText(job), nothing_to_save ? " before the first step; nothing to save"

@@ -338,8 +338,9 @@ struct Job {
   std::vector<RowStamp> stamps;  // by place, of those that say so (Slot::written)
   GenerationState generation;
   int64_t generations = 0;
-  bool stepped = false;              // a step was committed since the start
-  std::optional<std::string> drain;  // why
+  bool stepped = false;                             // a step was committed since the start
+  std::optional<std::string> drain;                 // why
+  absl::Time drained_since = absl::InfinitePast();  // by its time limit
   std::optional<Ending> ending;
   // A member said that it lost a peer whose death is not known yet.
   absl::Time suspected = absl::InfiniteFuture();

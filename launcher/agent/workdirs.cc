@@ -108,9 +108,9 @@ absl::Status Workdirs::Make(const WorkerAssignment& assignment) {
   const std::string id = coordinator::PackageOf(assignment.spec().workdir());
   absl::StatusOr<std::string> bytes = Take(id);
   if (!bytes.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("the job's workdir does not come from the coordinator: ",
-                     std::string(bytes.status().message())));
+    return absl::Status(bytes.status().code(),
+                        absl::StrCat("the job's workdir does not come from the coordinator: ",
+                                     std::string(bytes.status().message())));
   }
   std::optional<Account> account;
   if (settings_.as_users) {

@@ -49,6 +49,7 @@ std::vector<std::string> CoreWorld::Do(const Command& command) {
   } else if (verb == "up") {
     Up(command.word(0));
   } else if (verb == "restart") {
+    if (!command.word(0).empty()) now_ += ParseTime(command.word(0));  // that it was away
     Restart();
   } else if (verb == "show") {
     lines_ = Overview(state_, now_);

@@ -13,7 +13,7 @@
 //   up J                     its agents, workers and their first generation, in order
 //   tick 5s [beat=W,W] [stands=W,W] [step=1]     pause 10s
 //   held                     released
-//   restart                  everything but the rows is lost
+//   restart [5m]             everything but the rows is lost
 //   show
 //
 // After each command another coordinator is made from the rows and must know the same.

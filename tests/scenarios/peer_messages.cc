@@ -66,6 +66,7 @@ bool ParseAgentReport(const Command& command, const std::string& incarnation,
     exited.set_wanted(command.flag("wanted"));
     exited.set_start_error(command.text("error"));
     exited.set_node_unfit(command.flag("unfit"));
+    exited.set_may_pass(command.flag("passing"));
     if (command.has("line")) exited.add_last_lines(command.text("line"));
   } else {
     return false;

@@ -3,7 +3,7 @@
 //
 //   agent NODE [slots=4] [host=H] [life=1] [gpus=0] [private] [version=1] [labels=K:V]
 //   died W order=1           log W line="..."
-//   exit W [code=0] [signal=0] [order=1] [wanted] [line="..."] [error="..."] [unfit]
+//   exit W [code=0] [signal=0] [order=1] [wanted] [line="..."] [error="..."] [unfit] [passing]
 //   ready W [plan=p] [device=d] [seen=0] [step=N] [data=HASH [bytes=1000]]
 //   peer-lost W rank=1 [generation=1] [kind=DIED] [detail="..."]
 //   checkpoint W step=20 [generation=1]           one that is there whole and is to appear
