@@ -180,8 +180,10 @@ void LifePage::TakeOver(absl::Span<const int> live) {
   }
   for (int index = 0; index < impl_->fresh; ++index) {
     if (in_use[static_cast<size_t>(index)]) continue;
-    const int slot =
-        static_cast<int>(impl_->turns[index].load() >> kPlaceBits) * impl_->count + index;
+    // Any process of the job can write there: what no slot can be is left alone.
+    const uint64_t turn = impl_->turns[index].load() >> kPlaceBits;
+    if (turn >= static_cast<uint64_t>(std::numeric_limits<int>::max() / impl_->count)) continue;
+    const int slot = static_cast<int>(turn) * impl_->count + index;
     End(slot);
     Release(slot);
   }

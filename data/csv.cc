@@ -145,6 +145,13 @@ absl::StatusOr<CsvTable> ReadTable(const std::string& path, const CsvSource& sou
   return table;
 }
 
+// The names of the columns, but for that of a label that is named.
+std::vector<std::string> FeatureNames(const CsvTable& table, const std::string& label) {
+  std::vector<std::string> names = table.names;
+  std::erase(names, label);
+  return names;
+}
+
 int64_t ClassesOf(const CsvTable& table) {
   return int64_t{*std::max_element(table.labels.begin(), table.labels.end())} + 1;
 }
@@ -155,6 +162,8 @@ absl::StatusOr<CsvTable> ParseCsv(std::string_view text, const std::string& labe
                                   const std::string& header) {
   Parser parser(label, header);
   int64_t number = 0;
+  // Spreadsheets begin with a byte order mark.
+  if (text.substr(0, 3) == "\xEF\xBB\xBF") text.remove_prefix(3);
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
@@ -181,6 +190,12 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const CsvSource& source, Split 
     if (trained.features != table->features) {
       return absl::DataLossError(absl::StrCat(path, " has ", table->features, " features, but ",
                                               source.train, " has ", trained.features));
+    }
+    if (!trained.names.empty() && !table->names.empty() &&
+        FeatureNames(trained, source.label) != FeatureNames(*table, source.label)) {
+      return absl::DataLossError(absl::StrCat("the columns of ", path,
+                                              " are not named as those of ", source.train,
+                                              ", or come in another order"));
     }
     samples.classes = ClassesOf(trained);
   }

@@ -181,8 +181,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const IdxSource& source, Split 
   return OpenPair(files, std::move(labels), classes, source.mean, source.std);
 }
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxInputs(const std::string& path, double mean,
-                                                       double std) {
+absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxInputs(const std::string& path,
+                                                       const std::vector<double>& mean,
+                                                       const std::vector<double>& std) {
   LS_ASSIGN_OR_RETURN(const std::string file, FindEither(path, "Inputs are a .npy or an IDX file"));
   LS_ASSIGN_OR_RETURN(std::shared_ptr<IdxArray> images, IdxArray::Open(file));
   if (images->dims().size() < 2) {
@@ -196,7 +197,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxInputs(const std::string& path, 
   samples.stretches = {{images->values().data(), bytes, images->dims()[0]}};
   samples.labels.assign(static_cast<size_t>(images->dims()[0]), 0);
   samples.classes = 1;
-  LS_RETURN_IF_ERROR(SetNormalisation(path, {mean}, {std}, 1, &samples));
+  LS_RETURN_IF_ERROR(SetNormalisation(path, mean, std, samples.shape[0], &samples));
   samples.check = [images = images.get()] { return images->Check(); };
   samples.owner = std::move(images);
   return MakeArrayDataset(std::move(samples));

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "data/dataset.h"
@@ -21,8 +22,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenFashionMnist(const FashionMnistSour
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const IdxSource& source, Split split);
 
 // The images of one file, every label 0: for prediction. Errors: as Open (dataset.h).
-absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxInputs(const std::string& path, double mean,
-                                                       double std);
+absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxInputs(const std::string& path,
+                                                       const std::vector<double>& mean,
+                                                       const std::vector<double>& std);
 
 }  // namespace lockstep::data
 

@@ -56,7 +56,7 @@ class Numbers {
       const int64_t value = At(i);
       if (value >= least && value < limit) continue;
       LS_RETURN_IF_ERROR(Check());
-      const int64_t row = n / std::max<int64_t>(shape()[0], 1);
+      const int64_t row = n / std::max<int64_t>(shape().empty() ? 1 : shape()[0], 1);
       return absl::DataLossError(absl::StrCat(path_, ": sample ", i / row, " has the number ",
                                               value, "; it must be in [", least, ", ", limit, ")"));
     }

@@ -179,7 +179,7 @@ class Worker {
     };
     settings.on_durable = [this](int64_t step, bool first) {
       // What went before a checkpoint is on record before anybody can go on from it.
-      if (first && alone_) record_->SetWriter(true, /*remembered=*/true).IgnoreError();
+      if (first && alone_) record_->SetWriter(true, /*remembered=*/true);
       if (first) record_->Write();
       if (faults_ != nullptr) faults_->At(chaos::Place::kCheckpoint, step);
     };
@@ -331,7 +331,7 @@ class Worker {
                                            RunDir(bootstrap_.assignment()), &first_holder));
     const RecordWriter::Part part =
         record_writer_.InGeneration(generation, communicator->rank(), first_holder);
-    LS_RETURN_IF_ERROR(record_->SetWriter(part.writes, part.remembered));
+    record_->SetWriter(part.writes, part.remembered);
     return trainer_->RunGeneration(communicator, held, part.writes ? record_.get() : nullptr);
   }
 

@@ -119,6 +119,10 @@ void OnHello(Context& context, const AgentSaid& event) {
     Reject(context, session, Rejected::VERSION, WhyNotServed(hello, own));
     return;
   }
+  // It may have been revoked since the connection was made.
+  if (!event.token_id.empty() && !context.state.tokens.contains(event.token_id)) {
+    return Reject(context, session, Rejected::REVOKED, "its token was revoked");
+  }
   if (hello.node_id().empty()) {
     return Reject(context, session, Rejected::MALFORMED, "the agent has no node_id");
   }

@@ -217,9 +217,9 @@ void CheckSilence(Context& context, Job& job) {
 }
 
 // When one worker stands still the others soon wait for it, so one that waits for nobody is meant,
-// of these the one that stopped first. Who waits is only meant when all wait; and nobody is judged
-// while a worker is half-way to being silent. One limit holds for all: they do the same steps, and
-// with one of its own a victim could be judged before the culprit.
+// of these the one that stopped first. Who waits is only meant when all wait and nothing moves; and
+// nobody is judged while a worker is half-way to being silent. One limit holds for all: they do the
+// same steps, and with one of its own a victim could be judged before the culprit.
 void CheckStandstill(Context& context, Job& job) {
   if (!HasActiveGeneration(job) || !job.stepped || IsCommand(job)) return;
   const absl::Duration detection = FailureDetection(job);
@@ -243,10 +243,15 @@ void CheckStandstill(Context& context, Job& job) {
   absl::Duration limit = detection;
   for (const Worker* worker : members) limit = std::max(limit, 10 * MedianStep(*worker));
   if (connecting) limit += detection + 2 * context.state.options.settle;
+  // What one receives was taken from the others long before, where buffers are large.
+  const auto moves = [&](const Worker* worker) {
+    return Since(context, *worker, worker->progress_moved) <= limit;
+  };
+  if (all_wait && std::any_of(members.begin(), members.end(), moves)) return;
   Worker* hung = nullptr;
   for (Worker* worker : members) {
     const bool meant = all_wait || !worker->waits;
-    if (!meant || Since(context, *worker, worker->progress_moved) <= limit) continue;
+    if (!meant || moves(worker)) continue;
     if (hung == nullptr || worker->progress_moved < hung->progress_moved) hung = worker;
   }
   if (hung == nullptr) return;

@@ -19,7 +19,6 @@ constexpr size_t kClusterIdBytes = 16;
 constexpr size_t kSecretBytes = 32;
 constexpr int64_t kRestoreJump = 1000;
 // Events are numbered above their coordinator's epoch (hub.cc), in 63 bits.
-constexpr int64_t kMostEpoch = 1 << 22;
 
 absl::Status Damaged(absl::string_view key) {
   return absl::DataLossError(absl::StrCat("row '", key, "' of the journal is damaged"));

@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_BEGINNING_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_BEGINNING_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -29,6 +30,9 @@ absl::StatusOr<Beginning> Begin(Store* store, const Options& limits, absl::Time 
 
 // The version of the rows that this coordinator writes; it reads the one before, too.
 inline constexpr int kJournalVersion = 2;
+
+// No coordinator has ever come so far: who has obeyed a later one is not believed.
+inline constexpr int64_t kMostEpoch = 1 << 22;
 
 // Coordinators that begin from now on have a higher epoch than `epoch`: somebody has obeyed that
 // one. Errors: OutOfRange (no coordinator has ever come so far), or as the store.

@@ -14,6 +14,7 @@
 #include "coordinator/core/access.h"
 #include "coordinator/core/context.h"
 #include "coordinator/core/tokens.h"
+#include "coordinator/service/beginning.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -192,7 +193,8 @@ void Hub::NoteEpoch(const Event& event) {
   const auto* said = std::get_if<AgentSaid>(&event);
   if (said == nullptr || !said->message.has_hello() || !on_later_) return;
   const AgentHello& hello = said->message.hello();
-  if (hello.cluster_id() == speaker_.cluster_id && hello.epoch() > speaker_.epoch) {
+  const bool later = hello.epoch() > speaker_.epoch && hello.epoch() <= kMostEpoch;
+  if (hello.cluster_id() == speaker_.cluster_id && later) {
     on_later_(hello.epoch());
   }
 }
@@ -334,6 +336,7 @@ absl::Status Hub::AskForFiles(const std::string& job_id, const std::string& node
     wanted.set_job_id(job.id);
     wanted.set_submit_dir(job.request.submit_dir());
     wanted.set_run_dir(job.run_dir);
+    wanted.set_user(job.request.user());
     AgentCommand command;
     command.set_cluster_id(outbox_.speaker().cluster_id);
     command.set_epoch(outbox_.speaker().epoch);

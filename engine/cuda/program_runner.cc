@@ -98,9 +98,14 @@ absl::Status CudaProgramRunner::RunSegment(int segment, int variant, const CudaC
   if (known.recording == nullptr) {
     LS_RETURN_IF_ERROR(device_->Check(runtime.begin_capture(context.stream), "recording"));
     const absl::Status run = RunNodes(segment, context);
-    const cuda::Code ended = runtime.end_capture(context.stream, &known.recording);
-    LS_RETURN_IF_ERROR(run);
-    LS_RETURN_IF_ERROR(device_->Check(ended, "recording"));
+    cuda::Recording recording = nullptr;
+    const cuda::Code ended = runtime.end_capture(context.stream, &recording);
+    absl::Status whole = run;
+    whole.Update(device_->Check(ended, "recording"));
+    // What was recorded before something failed is a part of it.
+    if (!whole.ok() && recording != nullptr) runtime.destroy_graph(recording);
+    LS_RETURN_IF_ERROR(whole);
+    known.recording = recording;
   }
   return device_->Check(runtime.launch_graph(known.recording, context.stream), "a graph");
 }

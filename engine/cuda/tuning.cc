@@ -20,8 +20,9 @@
 namespace lockstep::engine::cuda {
 namespace {
 
-// A plan has some dozens of products, each measured in a tenth of a second.
-constexpr absl::Duration kLockDeadline = absl::Minutes(5);
+// A plan has some dozens of products, each measured in a tenth of a second, and as many
+// convolutions, for which cuDNN compiles several graphs each. Who died holds no lock.
+constexpr absl::Duration kLockDeadline = absl::Minutes(30);
 // Of the workspace, where biases and units are taken from.
 constexpr size_t kBiasBytes = size_t{256} << 10;
 // Made numbers repeat after so many bytes, which no row is a divisor of.

@@ -99,9 +99,14 @@ absl::Status CudaUpdater::Replay(Recorded* known, const Programs& launches) {
   if (known->recording == nullptr) {
     LS_RETURN_IF_ERROR(device_.Check(runtime.begin_capture(device_.compute()), "recording"));
     const absl::Status launched = launches();
-    const cuda::Code ended = runtime.end_capture(device_.compute(), &known->recording);
-    LS_RETURN_IF_ERROR(launched);
-    LS_RETURN_IF_ERROR(device_.Check(ended, "recording"));
+    cuda::Recording recording = nullptr;
+    const cuda::Code ended = runtime.end_capture(device_.compute(), &recording);
+    absl::Status whole = launched;
+    whole.Update(device_.Check(ended, "recording"));
+    // What was recorded before something failed is a part of it.
+    if (!whole.ok() && recording != nullptr) runtime.destroy_graph(recording);
+    LS_RETURN_IF_ERROR(whole);
+    known->recording = recording;
   }
   return device_.Check(runtime.launch_graph(known->recording, device_.compute()), "an update");
 }

@@ -53,6 +53,8 @@ absl::Status AgentImpl::Init() {
   });
   SetUpNode();
   FileSender::Settings files{.run_dir = options_.run_dir, .runs_dir = options_.runs_dir};
+  files.as_users = options_.as_users;
+  files.allow_root = options_.allow_root;
   files.open = [this] { return coordinator::FileStream::Open(options_.coordinator); };
   files_ = std::make_unique<FileSender>(std::move(files));
   WatchHealth();

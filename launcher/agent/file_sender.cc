@@ -2,12 +2,14 @@
 #include "launcher/agent/file_sender.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "launcher/agent/account.h"
 #include "launcher/agent/run_files.h"
 
 namespace lockstep::launcher {
@@ -75,6 +77,11 @@ void FileSender::Carry(const SendFiles& wanted) {
 }
 
 absl::Status FileSender::SendAll(const SendFiles& wanted, coordinator::FileStream* stream) {
+  std::optional<Account> account;
+  if (settings_.as_users) {
+    LS_ASSIGN_OR_RETURN(account, FindAccount(wanted.user(), settings_.allow_root));
+  }
+  const AsAccount as(account);
   LS_ASSIGN_OR_RETURN(const UniqueFd folder,
                       OpenRunFolder(wanted, settings_.run_dir, settings_.runs_dir));
   LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListRunFiles(folder.get(), wanted));

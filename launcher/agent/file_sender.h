@@ -24,6 +24,9 @@ class FileSender {
   struct Settings {
     std::string run_dir = {};  // as in AgentOptions
     std::string runs_dir = {};
+    // As in WorkerProcess::Node: what the job's user may not read is not sent.
+    bool as_users = false;
+    bool allow_root = false;
     Clock* clock = Clock::Real();
     double bytes_per_second = 64 << 20;
     std::function<std::unique_ptr<coordinator::FileStream>()> open = {};

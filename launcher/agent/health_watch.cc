@@ -73,11 +73,21 @@ std::string HealthWatch::LookAtFolders() const {
   return "";
 }
 
+void HealthWatch::BeginLooking() {
+  absl::MutexLock lock(&mu_);
+  looking_since_ = options_.clock->Now();
+}
+
+std::string HealthWatch::LookAt(const std::string& folder) {
+  BeginLooking();
+  std::string problem = options_.examine_disk(folder, /*own=*/false);
+  absl::MutexLock lock(&mu_);
+  looking_since_ = absl::InfiniteFuture();
+  return problem;
+}
+
 std::string HealthWatch::Look() {
-  {
-    absl::MutexLock lock(&mu_);
-    looking_since_ = options_.clock->Now();
-  }
+  BeginLooking();
   std::string problem = LookAtFolders();
   if (problem.empty()) problem = ExamineSharedMemory();
   if (problem.empty()) problem = ExamineMemory(AvailableMemory());
@@ -114,7 +124,7 @@ void HealthWatch::Run() {
     for (const auto& [folder, done] : questions) {
       const std::string problem = Look();
       const bool of_node = !problem.empty();
-      done(of_node ? problem : options_.examine_disk(folder, /*own=*/false), of_node);
+      done(of_node ? problem : LookAt(folder), of_node);
     }
     if (!questions.empty()) continue;
     bool gpus_are_bad;

@@ -50,6 +50,10 @@ class HealthWatch {
 
   void Run();
   // Looks at everything but the GPUs. Returns what is wrong, also with these.
+  // As long as it takes the node is not known to be well.
+  void BeginLooking();
+  // What is wrong with a job's folder; empty: nothing.
+  std::string LookAt(const std::string& folder);
   std::string Look();
   std::string LookAtFolders() const;
   void TryGpus();

@@ -41,7 +41,12 @@ absl::StatusOr<std::unique_ptr<Spawner>> Spawner::Fork() {
   UniqueFd ours(sockets[0]), theirs(sockets[1]);
   const pid_t launcher = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) return ErrnoStatus(errno, "cannot fork the spawner");
+  if (pid < 0) {
+    return ErrnoStatus(
+        errno,
+        "cannot fork the spawner, as the number of processes or the memory is at its "
+        "limit (ulimit -u)");
+  }
   if (pid == 0) {
     ours.reset();
     RunSpawnerProcess(theirs.get(), launcher);

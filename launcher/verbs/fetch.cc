@@ -37,6 +37,11 @@ bool IsTheRuns(const fs::path& folder) {
   return fs::exists(folder / "job.yaml", error) && !fs::exists(folder / kMark, error);
 }
 
+bool HasModel(const fs::path& folder) {
+  std::error_code error;
+  return !fs::is_empty(folder / "model", error) && !error;
+}
+
 absl::Status MakeFolder(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -95,14 +100,26 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
   if (wish.to.empty()) {
     LS_ASSIGN_OR_RETURN(fetched.folder, FolderBelow(found.run_dir()));
   }
-  if (IsTheRuns(fetched.folder)) {
+  const bool is_the_runs = IsTheRuns(fetched.folder);
+  if (is_the_runs && !wish.to.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(wish.to, " has a job.yaml that no fetch has put there: name another folder"));
+  }
+  // Each host has the files of its own ranks there, where disks are not shared.
+  const bool lacks_model =
+      is_the_runs && any_model && (wish.model || wish.all) && !HasModel(fetched.folder);
+  if (is_the_runs && !lacks_model) {
     fetched.was_here = true;
     return fetched;
   }
-  LS_RETURN_IF_ERROR(MakeFolder(fetched.folder));
+  if (!is_the_runs) LS_RETURN_IF_ERROR(MakeFolder(fetched.folder));
   if (no_model) fetched.missing.push_back("the job has not written a model yet");
   for (const FileNode& node : found.nodes()) {
-    const FetchRequest wanted = RequestOf(wish, found, node);
+    FetchRequest wanted = RequestOf(wish, found, node);
+    if (lacks_model) {
+      wanted.set_model(node.has_model());
+      wanted.set_logs(false);
+    }
     if (!wanted.logs() && !wanted.model() && !wanted.all()) continue;
     FileReceiver receiver(fetched.folder);
     absl::Status got = client->Fetch(wanted, [&](const FilePiece& piece) {

@@ -92,6 +92,27 @@ class KubernetesTest(unittest.TestCase):
             self.assertNotIn("kind: Role", text)
 
     @needs("kubectl")
+    def test_selectors_mean_their_own_pods(self):
+        for folder, component in (("coordinator", "coordinator"), ("agents", "agent")):
+            documents = self.rendered(folder).split("\n---\n")
+            labels = ["app.kubernetes.io/component: " + component, "app.kubernetes.io/name: lockstep"]
+            [budget] = [text for text in documents if "kind: PodDisruptionBudget" in text]
+            for label in labels:
+                self.assertIn(label, budget[budget.index("selector:"):], folder)
+        [policy] = [text for text in self.rendered("coordinator").split("\n---\n") if "kind: NetworkPolicy" in text]
+        rules, selector = policy[policy.index("ingress:"):].split("podSelector:\n    matchLabels:", 1)
+        for label in ("app.kubernetes.io/component: coordinator", "app.kubernetes.io/name: lockstep"):
+            self.assertIn(label, selector)
+            self.assertNotIn(label, rules, "who may come is no coordinator")
+        self.assertIn("lockstep-client", rules)
+
+    @needs("kubectl")
+    def test_volumes_keep_the_modes_of_tokens(self):
+        for folder in self.FOLDERS:
+            text = self.rendered(folder)
+            self.assertEqual(text.count("fsGroupChangePolicy: OnRootMismatch"), text.count("fsGroup: "), folder)
+
+    @needs("kubectl")
     def test_kueue_gets_a_job_that_waits_for_it(self):
         text = self.rendered("job-kueue")
         self.assertIn("kueue.x-k8s.io/queue-name: lockstep", text)

@@ -113,7 +113,12 @@ int RunOffline(const OfflineRequest& request) {
     }
     std::fprintf(stderr, "error: %s\n", message.c_str());
   }
-  if (std::fflush(stdout) != 0 && status.ok()) return kFailure;
+  // A flush tells nothing of what could not be written before it.
+  const bool flushed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (!flushed && status.ok()) {
+    std::fprintf(stderr, "error: the result could not be written to stdout\n");
+    return kFailure;
+  }
   return status.ok() && differs ? kFailure : CodeOf(status);
 }
 

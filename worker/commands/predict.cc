@@ -58,8 +58,7 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& 
   LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(train));
   const data::NpySource like = NormalisationOf(source);
   if (absl::EndsWith(request.inputs(), ".npy")) return data::OpenNpyInputs(request.inputs(), like);
-  return data::OpenIdxInputs(request.inputs(), like.mean.empty() ? 0 : like.mean[0],
-                             like.std.empty() ? 1 : like.std[0]);
+  return data::OpenIdxInputs(request.inputs(), like.mean, like.std);
 }
 
 // Where the answers go: stdout or a file that appears whole.

@@ -51,14 +51,13 @@ absl::Status RunRecord::OpenFiles() {
   return absl::OkStatus();
 }
 
-absl::Status RunRecord::SetWriter(bool writes, bool remembered) {
-  if (writes || remembered) LS_RETURN_IF_ERROR(OpenFiles());
+void RunRecord::SetWriter(bool writes, bool remembered) {
   Write();
   std::string metrics, ledger;
   {
     absl::MutexLock lock(&mu_);
     writes_ = writes;
-    if (!remembered) return absl::OkStatus();
+    if (!remembered) return;
     for (const Piece& piece : pieces_) {
       metrics += piece.metrics;
       ledger += piece.ledger;
@@ -68,7 +67,6 @@ absl::Status RunRecord::SetWriter(bool writes, bool remembered) {
   absl::MutexLock lock(&file_mu_);
   Append(&metrics_file_, metrics);
   Append(&ledger_file_, ledger);
-  return absl::OkStatus();
 }
 
 bool RunRecord::WantsStep(int64_t step) const {
@@ -138,6 +136,11 @@ void RunRecord::Write() {
   Append(&ledger_file_, ledger);
 }
 
+void RunRecord::NoteFailing(Output* output, const absl::Status& why) {
+  if (std::exchange(output->failing, true)) return;
+  LS_LOG_WARNING << why.message() << "; training goes on, and it is tried again: make room there";
+}
+
 void RunRecord::Append(Output* output, const std::string& bytes) {
   // Whole batches alone are left out, so that lines and records stay whole.
   if (output->kept.size() + bytes.size() <= kMostKept) {
@@ -145,17 +148,18 @@ void RunRecord::Append(Output* output, const std::string& bytes) {
   } else {
     output->lossy = true;
   }
+  if (!output->kept.empty() && !output->fd.valid()) {
+    auto opened = OpenForAppend(absl::StrCat(run_dir_, "/", output->name));
+    if (!opened.ok()) return NoteFailing(output, opened.status());
+    output->fd = *std::move(opened);
+  }
   size_t done = 0;
   while (done < output->kept.size()) {
     const ssize_t n =
         ::write(output->fd.get(), output->kept.data() + done, output->kept.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      if (!std::exchange(output->failing, true)) {
-        LS_LOG_WARNING
-            << ErrnoStatus(errno, absl::StrCat("write ", run_dir_, "/", output->name)).message()
-            << "; training goes on, and it is tried again: make room there";
-      }
+      NoteFailing(output, ErrnoStatus(errno, absl::StrCat("write ", run_dir_, "/", output->name)));
       break;
     }
     done += static_cast<size_t>(n);

@@ -42,8 +42,9 @@ class RunRecord {
   // Remembers only, until Open below.
   static std::unique_ptr<RunRecord> Remember(const std::string& run_dir, int64_t total_steps);
   // Begins to write (the files are opened the first time), or ceases to after what there is was
-  // written. With `remembered`, what was remembered is written first.
-  absl::Status SetWriter(bool writes, bool remembered);
+  // written. With `remembered`, what was remembered is written first. What cannot be opened or
+  // written is tried again with each Write, and costs no run.
+  void SetWriter(bool writes, bool remembered);
 
   const std::string& run_dir() const { return run_dir_; }
   // Returns whether metrics.jsonl has a line for this step.
@@ -79,6 +80,8 @@ class RunRecord {
   static constexpr size_t kMostKept = 8 << 20;
   absl::Status OpenFiles();
   void Append(Output* output, const std::string& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mu_);
+  // Says why, once until it is written again.
+  void NoteFailing(Output* output, const absl::Status& why);
 
   const std::string run_dir_;
   const int64_t total_steps_;

@@ -64,7 +64,7 @@ ShardedState::ShardedState(const Parts& parts) : parts_(parts) {
   std::sort(places_.begin(), places_.end(),
             [](const Place& a, const Place& b) { return a.begin < b.begin; });
   borrowed_.resize(places_.size(), false);
-  if (parts.apart) sums_.resize(plan().SumBlocks().size(), 0);
+  if (own_sums()) sums_.resize(plan().SumBlocks().size(), 0);
 }
 
 std::vector<ShardedState::Piece> ShardedState::PiecesOf(int shard, int64_t own_begin,
@@ -166,7 +166,7 @@ absl::Status ShardedState::ShareSums(Communicator* communicator, int64_t step,
                                      absl::Span<const engine::GradientSlice> reduced,
                                      absl::Time deadline) {
   if (!spread() || all_held_) return absl::OkStatus();
-  if (parts_.apart) {
+  if (own_sums()) {
     const engine::GradientSlice own = Vector();
     // A device takes them into memory of its own.
     if (plan().spec().device == engine::DeviceKind::kCpu) {
@@ -205,7 +205,7 @@ absl::StatusOr<engine::StepResult> ShardedState::Begin(
   if (borrowed_step_ >= 0) DropMoments();  // the copy is made
   if (all_held_) return parts_.executor->Update(step, reduced);
   if (!spread()) return parts_.halves->BeginUpdate(step, reduced);
-  if (parts_.apart) {
+  if (own_sums()) {
     if (summed_step_ == step) return parts_.spread->BeginUpdateWith(step, sums_);
     // Whoever begins a step has seen all others come to the end of its sums.
     return absl::InternalError(

@@ -141,6 +141,10 @@ class ShardedState : public StatePolicy {
   Row MyRow(int64_t evaluated_step) const;
   // Which of the ranks that stand after `start_step` hold what.
   ShardHolders HoldersIn(const std::vector<Row>& rows, int64_t start_step) const;
+  // Returns whether this rank has the sums of all blocks in memory of its own. Elsewhere it reads
+  // those of the others where they lie, also after a death: shared memory keeps a dead rank's until
+  // the step is done, and what reduces on devices does not.
+  bool own_sums() const { return parts_.apart || plan().spec().device != engine::DeviceKind::kCpu; }
   // Unless all are apart.
   absl::Status ShareMemory(Communicator* communicator, absl::Time deadline);
   // For a new job: everybody has what is zero.
@@ -218,7 +222,7 @@ class ShardedState : public StatePolicy {
   std::vector<engine::GradientSlice> gathered_;  // everyone's new weights
   GradientDeal deal_;                            // with Parts::spread, unless all is held
   std::vector<RangeTransfer> transfers_;
-  std::vector<double> sums_;    // apart: of all blocks
+  std::vector<double> sums_;    // own_sums: of all blocks
   int64_t summed_step_ = 0;     // of which they are
   std::vector<bool> borrowed_;  // apart, of places_: there for a checkpoint, though not held
   int64_t borrowed_step_ = -1;  // after which; -1: nothing is

@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads) NormaliseKernel(BatchNormArgs args) 
     for (int e = 0; e < 8; ++e) {
       float y = x[k].x[e] * scale.x[e] + shift.x[e];
       if (adds) y += residual[k].x[e];
-      if (args.relu && !(y > 0)) y = 0;
+      if (args.relu && y < 0) y = 0;
       made.x[e] = y;
     }
     StoreChannels<kType>(args.y, (row + k * kRows) * args.channels + c, made, left);
@@ -199,7 +199,7 @@ __device__ __forceinline__ void LoadGradients(const BatchNormBackwardArgs& args,
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
 #pragma unroll
-    for (int e = 0; e < 8; ++e) dy[k].x[e] = mask[k].x[e] > 0 ? dy[k].x[e] : 0;
+    for (int e = 0; e < 8; ++e) dy[k].x[e] = mask[k].x[e] <= 0 ? 0 : dy[k].x[e];
   }
 }
 

@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, 4) PoolBackwardKernel(PoolArgs args)
       own = LoadChannels<kType>(args.x, here, spot.left);
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
-        if (args.relu && !(own.x[e] > 0)) passes &= ~(1u << e);
+        if (args.relu && own.x[e] <= 0) passes &= ~(1u << e);
       }
     }
     for (int r = rows.begin; r < rows.end; ++r) {
@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(kThreads) GatherKernel(PatchArgs args) {
   const int64_t image = args.first_image + pixel.image;
   const int64_t at = ((image * w.height + pixel.row) * w.width + pixel.column) * w.channels +
                      args.first_channel + pixel.channel;
-  if (args.mask.data != nullptr && !(Load(args.mask, at) > 0)) sum = 0;
+  if (args.mask.data != nullptr && Load(args.mask, at) <= 0) sum = 0;
   Store(args.x, at, sum);
 }
 

@@ -128,8 +128,8 @@ __device__ __forceinline__ void Finish(const ImplicitArgs& args, int64_t place, 
   for (int e = 0; e < 2; ++e) {
     if (args.bias.data != nullptr) values[e] += Load(args.bias, column + e);
     if (args.residual.data != nullptr) values[e] += Load(args.residual, at + e);
-    if (args.relu && !(values[e] > 0)) values[e] = 0;
-    if (args.mask.data != nullptr && !(Load(args.mask, at + e) > 0)) values[e] = 0;
+    if (args.relu && values[e] < 0) values[e] = 0;
+    if (args.mask.data != nullptr && Load(args.mask, at + e) <= 0) values[e] = 0;
   }
   StorePair(args.y, at, values[0], values[1]);
 }

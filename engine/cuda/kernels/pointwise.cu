@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) PointwiseKernel(PointwiseArgs args) 
       const float a = args.a.data != nullptr ? Load(args.a, e) : 1;
       const float b = args.b.data != nullptr ? Load(args.b, e) : 0;
       float value = Apply(args.function, a, b, args.factor);
-      if (args.mask.data != nullptr && !(Load(args.mask, e) > 0)) value = 0;
+      if (args.mask.data != nullptr && Load(args.mask, e) <= 0) value = 0;
       Store(args.out, e, args.adds ? Load(args.out, e) + value : value);
       if (!kEight) return;
     }
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) PointwiseKernel(PointwiseArgs args) 
   for (int e = 0; e < 8; ++e) {
     const float value =
         Apply(args.function, args.a.data != nullptr ? a.x[e] : 1, b.x[e], args.factor);
-    const bool counts = args.mask.data == nullptr || mask.x[e] > 0;
+    const bool counts = args.mask.data == nullptr || !(mask.x[e] <= 0);
     const float made = counts ? value : 0;
     out.x[e] = args.adds ? out.x[e] + made : made;
   }
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(kThreads) EpilogueKernel(EpilogueArgs args) {
   float value = Load(args.x, i);
   if (args.bias.data != nullptr) value += Load(args.bias, i % args.columns);
   if (args.residual.data != nullptr) value += Load(args.residual, i);
-  if (args.relu && !(value > 0)) value = 0;
-  if (args.mask.data != nullptr && !(Load(args.mask, i) > 0)) value = 0;
+  if (args.relu && value < 0) value = 0;
+  if (args.mask.data != nullptr && Load(args.mask, i) <= 0) value = 0;
   Store(args.out, i, value);
 }
 
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(kThreads) EpilogueEightKernel(EpilogueArgs arg
     float x = value.x[e];
     if (args.bias.data != nullptr) x += bias.x[e];
     if (args.residual.data != nullptr) x += residual.x[e];
-    if (args.relu && !(x > 0)) x = 0;
-    if (args.mask.data != nullptr && !(mask.x[e] > 0)) x = 0;
+    if (args.relu && x < 0) x = 0;
+    if (args.mask.data != nullptr && mask.x[e] <= 0) x = 0;
     value.x[e] = x;
   }
   StoreEight(args.out, i, value);

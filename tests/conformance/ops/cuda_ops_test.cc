@@ -148,6 +148,32 @@ TEST(QuantizeFp8Test, EmulatedSpecialValues) {
   }
 }
 
+// As on a CPU: a gradient and a loss must show it. The first input of each op is NaN somewhere; of
+// the gradient what the forward pass saved is.
+TEST(ReluTest, EmulatedNanPasses) {
+  for (const OpDef* op : {&ops::kRelu, &ops::kReluBackward}) {
+    const size_t which = op == &ops::kRelu ? 0 : 1;
+    for (const OpCase& plain : op->cases()) {
+      for (const bool half : {false, true}) {
+        const OpCase test = half ? HalfCase(plain, DType::kBF16, 1) : plain;
+        SCOPED_TRACE(Describe(*op, test));
+        Prepared p = Prepare(*op, test);
+        p.inputs[0] = Rounded(test.inputs[0].dtype, std::move(p.inputs[0]));
+        const size_t last = p.inputs[which].size() - 1;
+        p.inputs[which][0] = p.inputs[which][last] = std::nan("");
+        const Doubles is = RunNode(Emulated(), p, 0, false)[0];
+        for (const size_t i : {size_t{0}, last}) {
+          if (which == 0) {
+            EXPECT_TRUE(std::isnan(is[i])) << i;
+          } else {
+            EXPECT_EQ(is[i], p.inputs[0][i]) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 // A product whose factors are rounded to FP8.
 struct Fp8Case {
   const OpDef* op;

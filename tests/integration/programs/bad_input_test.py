@@ -180,6 +180,13 @@ class BadInput(harness.ProgramTest):
                                   stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=20)
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"standard output", done.stderr)
+        # Short answers and long ones, of which a part was to be written before.
+        for arguments in ((), ("--dump=text",)):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([os.path.join(harness.BIN, "launcher"), "plan", *arguments, job], check=False,
+                                      stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=60)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertIn(b"could not be written to stdout", done.stderr)
 
     def test_a_result_that_cannot_be_written(self):
         job = self.write("job.yaml", harness.synthetic_job())

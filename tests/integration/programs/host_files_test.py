@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import time
 import unittest
@@ -189,6 +190,19 @@ class HostFiles(HostsTest):
             with open(f"{own}/{name}", "rb") as wanted, open(self.in_dir("got", name), "rb") as got:
                 self.assertEqual(got.read(), wanted.read(), name)
         self.assertTrue(os.path.exists(self.in_dir("got/logs/1.log")), "of the other host")
+        # A host that had ranks other than 0 has the run's folder, and not the model.
+        shutil.rmtree(f"{folder}/model")
+        os.remove(f"{folder}/.fetched")
+        shutil.copy(f"{own}/job.yaml", f"{folder}/job.yaml")
+        code, out, err = self.verb("fetch", job)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(self.sha256(f"{folder}/model/model.safetensors"), result["model"]["sha256"])
+        # The user's own job file is not the run's, and is not overwritten.
+        self.write("mine/job.yaml", "name: mine\n")
+        code, out, err = self.verb("fetch", "--all", "--to", "mine", job)
+        self.assertEqual(code, 5, err)
+        self.assertIn("has a job.yaml that no fetch has put there", err)
+        self.assertEqual(os.listdir(self.in_dir("mine")), ["job.yaml"])
         # The logs of a job that runs can be had, and its model not yet.
         running = self.submit(self.job_file(steps=10_000_000))
         wait_until(lambda: self.step(running) > 10, 60, "it trains")

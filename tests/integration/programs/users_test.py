@@ -259,6 +259,27 @@ class AsUsers(harness.ProgramTest):
                 self.assertEqual(os.stat(path).st_uid, self.nobody.pw_uid, path)
         self.assertTrue(any("logs" in folder for folder, _, _ in os.walk(self.home)))
 
+    def test_files_are_read_as_the_user_reads_them(self):
+        self.join()
+        code, out, err = self.as_nobody("submit", "-o", "json", "--", "/bin/true")
+        self.assertEqual(code, 0, out + err)
+        job = json.loads(out.strip().splitlines()[-1])["job"]
+        # The user's own link on the way there is followed, and nothing of root's is read for them.
+        os.rename(f"{self.home}/runs", f"{self.home}/elsewhere")
+        os.symlink("elsewhere", f"{self.home}/runs")
+        os.chown(f"{self.home}/runs", self.nobody.pw_uid, self.nobody.pw_gid, follow_symlinks=False)
+        code, out, err = self.as_nobody("fetch", "--all", "--to", "copy", job)
+        self.assertEqual(code, 0, out + err)
+        self.assertTrue(os.path.exists(f"{self.home}/copy/job.yaml"), os.listdir(self.home))
+        [run] = os.listdir(f"{self.home}/elsewhere")
+        with open(os.open(f"{self.home}/elsewhere/{run}/secret.txt", os.O_CREAT | os.O_WRONLY, 0o600), "w",
+                  encoding="utf-8") as file:
+            file.write("root's")
+        code, out, err = self.as_nobody("fetch", "--all", "--to", "again", job)
+        self.assertNotEqual(code, 0, out + err)
+        self.assertIn("Permission denied", err)
+        self.assertFalse(os.path.exists(f"{self.home}/again/secret.txt"))
+
     def test_training_as_a_user(self):
         self.join()
         path = os.path.join(self.home, "job.yaml")

@@ -155,6 +155,17 @@ TEST(CsvTest, FindsHeaderAndLabel) {
   EXPECT_TRUE(plain->names.empty());
   EXPECT_THAT(plain->values, ElementsAre(2.5, -1000));
   EXPECT_EQ(ParseCsv("1,2\n3,4\n", "0", "yes")->labels.size(), 1u);
+  // As spreadsheets write it.
+  EXPECT_EQ(ParseCsv("\xEF\xBB\xBF"
+                     "1,2\n3,4\n",
+                     "0", "auto")
+                ->labels.size(),
+            2u);
+  EXPECT_THAT(ParseCsv("\xEF\xBB\xBF"
+                       "a,b\n3,4\n",
+                       "a", "auto")
+                  ->labels,
+              ElementsAre(3));
 }
 
 TEST(CsvTest, SaysWhatIsWrongWhere) {
@@ -183,6 +194,11 @@ TEST_F(FormatsTest, CsvTablesAsDataSets) {
   ASSERT_TRUE(test.ok()) << test.status();
   EXPECT_EQ((*test)->classes(), 3);
   EXPECT_THAT(ReadSamples(**test, {0}).inputs, ElementsAre(5, 6));
+  source.test = Write("test.csv", "label,x,y\n1,5,6\n");
+  EXPECT_TRUE(Open(source, Split::kTest).ok()) << "the label may be anywhere";
+  source.test = Write("test.csv", "y,x,label\n5,6,1\n");
+  EXPECT_THAT(std::string(Open(source, Split::kTest).status().message()),
+              HasSubstr("are not named as those of"));
   source.test = Write("test.csv", "5,1\n");
   source.label = "-1";
   EXPECT_THAT(std::string(Open(source, Split::kTest).status().message()), HasSubstr("features"));

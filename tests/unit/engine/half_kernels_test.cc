@@ -43,7 +43,7 @@ TEST_P(HalfKernelsTest, WidensEveryValue) {
 }
 
 // Pairs of every value with one far from it: sums rounded once, and gradients that pass where the
-// other is above 0, also in place.
+// other is above 0 or NaN, also in place.
 TEST(Bf16ArithmeticTest, IsThatOfFp32RoundedOnce) {
   const auto value = [](uint16_t bits) { return BFloat16{bits}.ToFloat(); };
   std::vector<uint16_t> a, b;
@@ -67,8 +67,8 @@ TEST(Bf16ArithmeticTest, IsThatOfFp32RoundedOnce) {
         ASSERT_EQ(sum[i], BFloat16::FromFloat(want).bits) << i;
       }
       // By its bits: a test before may have left denormals to count as 0.
-      const bool above = b[i] > 0 && b[i] <= 0x7f80;
-      ASSERT_EQ(gradient[i], above ? a[i] : 0) << i;
+      const bool above = b[i] > 0 && b[i] <= 0x7f80, nan = (b[i] & 0x7fff) > 0x7f80;
+      ASSERT_EQ(gradient[i], above || nan ? a[i] : 0) << i;
     }
   }
 }
