@@ -88,6 +88,7 @@ class Parser {
 
   absl::StatusOr<CsvTable> Finish() {
     if (table_.labels.empty()) return absl::DataLossError("the table has no sample");
+    table_.label = label_column_;
     return std::move(table_);
   }
 
@@ -145,10 +146,10 @@ absl::StatusOr<CsvTable> ReadTable(const std::string& path, const CsvSource& sou
   return table;
 }
 
-// The names of the columns, but for that of a label that is named.
-std::vector<std::string> FeatureNames(const CsvTable& table, const std::string& label) {
+// The names of the columns but the label's.
+std::vector<std::string> FeatureNames(const CsvTable& table) {
   std::vector<std::string> names = table.names;
-  std::erase(names, label);
+  names.erase(names.begin() + static_cast<std::ptrdiff_t>(table.label));
   return names;
 }
 
@@ -192,7 +193,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const CsvSource& source, Split 
                                               source.train, " has ", trained.features));
     }
     if (!trained.names.empty() && !table->names.empty() &&
-        FeatureNames(trained, source.label) != FeatureNames(*table, source.label)) {
+        FeatureNames(trained) != FeatureNames(*table)) {
       return absl::DataLossError(absl::StrCat("the columns of ", path,
                                               " are not named as those of ", source.train,
                                               ", or come in another order"));

@@ -19,6 +19,7 @@ namespace lockstep::data {
 
 struct CsvTable {
   std::vector<std::string> names;  // of all columns; empty without a header
+  size_t label = 0;                // the label's column
   int64_t features = 0;            // columns but the label's
   std::vector<float> values;       // [samples, features]
   std::vector<int32_t> labels;     // [samples]

@@ -250,17 +250,10 @@ absl::Status NcclCommunicator::Replicate(void* data, int64_t bytes, bool have,
     }
     if (holders.empty()) return absl::InternalError("replicate: no rank has the bytes");
     if (others.empty()) return absl::OkStatus();
-    // In pieces, each of which says that it moves on.
-    const int64_t most = piece_ * static_cast<int64_t>(sizeof(float));
-    for (int64_t at = 0; at < bytes; at += most) {
-      char* const piece = static_cast<char*>(data) + at;
-      const int64_t size = std::min(most, bytes - at);
-      LS_RETURN_IF_ERROR(
-          Queue([&] { return ExchangeState(piece, size, holders, others); }, operation, deadline));
-      LS_RETURN_IF_ERROR(Finish(operation, deadline));
-      plane_->recorder()->Moved();
-    }
-    return absl::OkStatus();
+    LS_RETURN_IF_ERROR(
+        Queue([&] { return ExchangeState(static_cast<char*>(data), bytes, holders, others); },
+              operation, deadline));
+    return Finish(operation, deadline);
   });
 }
 

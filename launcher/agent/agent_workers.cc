@@ -201,7 +201,7 @@ void AgentImpl::OnExit(WorkerProcess* worker, const ProcessStarter::Exit& exit) 
 void AgentImpl::OnStartFailed(WorkerProcess* worker, const absl::Status& why, bool node_unfit) {
   agent_event::StartFailed event;
   event.node_unfit = node_unfit;
-  event.may_pass = absl::IsUnavailable(why) || absl::IsResourceExhausted(why);
+  event.may_pass = !node_unfit && (absl::IsUnavailable(why) || absl::IsResourceExhausted(why));
   event.incarnation = worker->incarnation();
   event.order = Conclude(worker);
   event.why = ExplainStartFailure(why);

@@ -78,6 +78,10 @@ void FileSender::Carry(const SendFiles& wanted) {
 
 absl::Status FileSender::SendAll(const SendFiles& wanted, coordinator::FileStream* stream) {
   std::optional<Account> account;
+  if (settings_.as_users && wanted.user().empty()) {
+    return absl::FailedPreconditionError(
+        "this coordinator is older and does not say whose job it is: upgrade it");
+  }
   if (settings_.as_users) {
     LS_ASSIGN_OR_RETURN(account, FindAccount(wanted.user(), settings_.allow_root));
   }

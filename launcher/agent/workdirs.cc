@@ -108,9 +108,10 @@ absl::Status Workdirs::Make(const WorkerAssignment& assignment) {
   const std::string id = coordinator::PackageOf(assignment.spec().workdir());
   absl::StatusOr<std::string> bytes = Take(id);
   if (!bytes.ok()) {
-    return absl::Status(bytes.status().code(),
-                        absl::StrCat("the job's workdir does not come from the coordinator: ",
-                                     std::string(bytes.status().message())));
+    const absl::StatusCode code =
+        Passes(bytes.status()) ? absl::StatusCode::kUnavailable : bytes.status().code();
+    return absl::Status(code, absl::StrCat("the job's workdir does not come from the coordinator: ",
+                                           std::string(bytes.status().message())));
   }
   std::optional<Account> account;
   if (settings_.as_users) {

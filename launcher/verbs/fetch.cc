@@ -39,7 +39,7 @@ bool IsTheRuns(const fs::path& folder) {
 
 bool HasModel(const fs::path& folder) {
   std::error_code error;
-  return !fs::is_empty(folder / "model", error) && !error;
+  return fs::exists(folder / "model" / "model.safetensors", error);
 }
 
 absl::Status MakeFolder(const std::string& folder) {

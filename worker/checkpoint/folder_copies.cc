@@ -69,6 +69,14 @@ int64_t RunNumberIn(const SharedFolder& folder) {
   return contents.ok() ? checkpoint::RunNumber(*contents, folder.run) : 0;
 }
 
+// Row::left.
+constexpr int32_t kNotLeft = 0, kLeft = 1, kNoRoom = 2;
+
+int32_t Told(const absl::Status& left) {
+  if (left.ok()) return kLeft;
+  return absl::IsResourceExhausted(left) ? kNoRoom : kNotLeft;
+}
+
 // What a rank tells the others; it travels as bytes.
 struct Row {
   int64_t run_number = 0;
@@ -129,29 +137,31 @@ absl::StatusOr<FolderCopies> LookAtFolder(Communicator* communicator, const Gene
   const bool first = firsts[static_cast<size_t>(rank)] == rank;
   const std::string nonce = Nonce(generation, folder.path);
   Row mine;
-  if (first) mine.left = Leave(folder, nonce, rank).ok() ? 1 : 0;
+  if (first) mine.left = Told(Leave(folder, nonce, rank));
   LS_ASSIGN_OR_RETURN(std::vector<Row> rows, Exchange(communicator, mine, deadline));
   std::vector<int> left;
   for (size_t other = 0; other < rows.size(); ++other) {
-    if (rows[other].left != 0) left.push_back(static_cast<int>(other));
+    if (rows[other].left == kLeft) left.push_back(static_cast<int>(other));
   }
   if (first) {
     mine.writer = FirstSeen(folder, nonce, left, rank);
     mine.run_number = RunNumberIn(folder);
   }
+  const auto told = [&](int32_t what) {
+    return std::any_of(firsts.begin(), firsts.end(), [&](int first_rank) {
+      return rows[static_cast<size_t>(first_rank)].left == what;
+    });
+  };
   // Where a disk is full nothing can be said against the job's own word.
-  const bool unseen = std::any_of(firsts.begin(), firsts.end(), [&](int first_rank) {
-    return rows[static_cast<size_t>(first_rank)].left == 0;
-  });
-  if (unseen && folder.stated == "always") {
+  if (folder.stated == "always" && told(kNoRoom) && !told(kNotLeft)) {
     if (rank == 0) {
-      LS_LOG_WARNING << folder.name << ": not all hosts can write to " << folder.path
+      LS_LOG_WARNING << folder.name << ": not all hosts have room to write to " << folder.path
                      << "; the job says that it is shared, which is taken on trust";
     }
     mine.writer = 0;
   }
   const auto exchanged = Exchange(communicator, mine, deadline);
-  if (mine.left != 0) folder.storage->Remove(FileOf(folder, nonce, rank)).IgnoreError();
+  if (mine.left == kLeft) folder.storage->Remove(FileOf(folder, nonce, rank)).IgnoreError();
   LS_RETURN_IF_ERROR(exchanged.status());
   rows = *exchanged;
   for (size_t other = 0; other < rows.size(); ++other) {

@@ -196,6 +196,10 @@ TEST_F(FormatsTest, CsvTablesAsDataSets) {
   EXPECT_THAT(ReadSamples(**test, {0}).inputs, ElementsAre(5, 6));
   source.test = Write("test.csv", "label,x,y\n1,5,6\n");
   EXPECT_TRUE(Open(source, Split::kTest).ok()) << "the label may be anywhere";
+  source.label = "-1";
+  source.test = Write("test.csv", "x,y,target\n5,6,1\n");
+  EXPECT_TRUE(Open(source, Split::kTest).ok()) << "and be called anything";
+  source.label = "label";
   source.test = Write("test.csv", "y,x,label\n5,6,1\n");
   EXPECT_THAT(std::string(Open(source, Split::kTest).status().message()),
               HasSubstr("are not named as those of"));
