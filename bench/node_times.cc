@@ -11,6 +11,7 @@
 
 #include "bench/timing.h"
 #include "engine/cpu/converting_kernel.h"
+#include "engine/cpu/machine_peak.h"
 #include "engine/graph/op.h"
 
 namespace lockstep::bench {
@@ -104,7 +105,18 @@ void PrintNodeTimes(const engine::CompiledPlan& plan, void* state, void* arena,
   std::vector<std::pair<std::string, Row>> sorted(rows.begin(), rows.end());
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-  for (const auto& [name, row] : sorted) PrintRow(name, row, all, peak);
+  double limit = 0, flops = 0;
+  const double bandwidth = engine::MeasureMemoryBandwidth();
+  for (const auto& [name, row] : sorted) {
+    PrintRow(name, row, all, peak);
+    limit += std::max(row.flops / peak, row.bytes / bandwidth);
+    flops += row.flops;
+  }
+  std::printf(
+      "%9.3f ms together, %.1f %% of the peak; %.3f ms and %.1f %% with each node at the peak or "
+      "at %.1f GB/s\n",
+      all * 1e3, flops / all / peak * 100, limit * 1e3, flops / limit / peak * 100,
+      bandwidth * 1e-9);
 }
 
 }  // namespace lockstep::bench
