@@ -56,6 +56,7 @@ void Read(const std::string& name, const std::vector<std::string>& sets, absl::s
     return;
   }
   CheckDuplicates(document.root, reporter);
+  CheckSetup(document.root, reporter);
   ApplyOverrides(sets, &document.root, reporter);
   ExpandRun(&document.root);
   ExpandProcs(&document.root);

@@ -160,8 +160,18 @@ void ExpandRun(YamlNode* root) {
   }
   const YamlEntry* setup = root->Find("setup");
   if (setup == nullptr || run->value.kind != YamlNode::Kind::kMap) return;
-  run->value.entries.push_back(*setup);
+  // One that is there already came by a flag, which wins.
+  if (run->value.Find("setup") == nullptr) run->value.entries.push_back(*setup);
   Erase(root, "setup");
+}
+
+void CheckSetup(const YamlNode& root, Reporter* reporter) {
+  const YamlEntry* run = root.Find("run");
+  const YamlEntry* beside = root.Find("setup");
+  const YamlEntry* inside = run == nullptr ? nullptr : run->value.Find("setup");
+  if (beside == nullptr || inside == nullptr) return;
+  reporter->Error(beside->key.place, absl::StrCat("'setup' stands beside 'run' and, on line ",
+                                                  inside->key.place.line + 1, ", in it; keep one"));
 }
 
 void ExpandProcs(YamlNode* root) {

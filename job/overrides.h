@@ -21,6 +21,8 @@ void ApplyOverrides(const std::vector<std::string>& sets, YamlNode* root, Report
 // Rewrites the short forms of `root`, "run: command" with "setup:" beside it, as
 // "run: {command: ..., setup: ...}".
 void ExpandRun(YamlNode* root);
+// Reports a file that has `setup` beside `run` and in it, of which one would be lost.
+void CheckSetup(const YamlNode& root, Reporter* reporter);
 // `nproc_per_node: gpu`, cpu or auto, is `nproc_by: gpu`.
 void ExpandProcs(YamlNode* root);
 

@@ -93,6 +93,12 @@ class TreeBuilder : public YAML::EventHandler {
     node.place = At(mark);
     node.place.width = ScalarWidth(node.place, value);
     CheckTag(tag, node.place);
+    // Paths, words and variables end where the system sees one.
+    if (absl::StrContains(value, '\0')) {
+      document_->problems.push_back(
+          {node.place,
+           "this text has a NUL character (\\0), which no path, word or variable can have"});
+    }
     Add(std::move(node), anchor);
   }
 

@@ -111,6 +111,7 @@ TEST(JobErrors, EveryKind) {
       {"\tname: x", "a tab in the indentation"},
       {"name: a: b", "a ':' where no key can stand"},
       {"name: \x01", "this byte is not text"},
+      {"env: {A: \"a\\0b\"}", "job.yaml:7:10: error: this text has a NUL character (\\0)"},
       {"name: \xff", "job.yaml:7:7: error: this byte is not text"},
       {"name: *nobody", "not valid YAML"},
       {"name: &a [*a]", "this alias stands inside the node that it names"},
@@ -118,6 +119,12 @@ TEST(JobErrors, EveryKind) {
   for (const Case& c : cases) {
     EXPECT_THAT(Errors(std::string(kGood) + c.line + "\n"), HasSubstr(c.expected)) << c.line;
   }
+}
+
+TEST(JobErrors, ASetupThatWouldBeLost) {
+  EXPECT_THAT(Errors("run: {command: a, setup: b}\nsetup: c\n", {}),
+              HasSubstr("job.yaml:2:1: error: 'setup' stands beside 'run' and, on line 1, in it"));
+  EXPECT_EQ(Errors("run: a\nsetup: c\n", {"run.setup=d"}), "");
 }
 
 TEST(JobErrors, PrecisionsAndWhatGoesWithThem) {
