@@ -40,11 +40,7 @@ uint32_t HeaderCrc(const CopyHeader& header) {
   return libdeflate_crc32(0, &header, offsetof(CopyHeader, header_crc));
 }
 
-absl::StatusOr<CopyHeader> ExpectedHeader(const std::string& source, size_t bytes) {
-  struct stat info;
-  if (::stat(source.c_str(), &info) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("stat ", source));
-  }
+CopyHeader ExpectedHeader(const struct stat& info, size_t bytes) {
   CopyHeader header{};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.source_size = static_cast<uint64_t>(info.st_size);
@@ -54,7 +50,7 @@ absl::StatusOr<CopyHeader> ExpectedHeader(const std::string& source, size_t byte
   return header;
 }
 
-// Maps the copy at `path` when it is whole and belongs to the source as it is now. Any other state
+// Maps the copy at `path` when it is whole and belongs to the source as it was. Any other state
 // is an error, which means: make it.
 absl::StatusOr<DecodedCopy> MapValid(const std::string& path, const CopyHeader& expected) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
@@ -124,12 +120,13 @@ absl::StatusOr<DecodedCopy> Make(const std::string& path, CopyHeader header,
 
 // The copy that all share, made if need be. An error with OK in `decode_status` means that the
 // cache cannot be used.
-absl::StatusOr<DecodedCopy> OpenShared(const std::string& source, size_t bytes,
+absl::StatusOr<DecodedCopy> OpenShared(const std::string& source, const struct stat& info,
+                                       size_t bytes,
                                        absl::FunctionRef<absl::Status(absl::Span<uint8_t>)> decode,
                                        absl::Status* decode_status) {
   const std::string path = DecodedCopyPath(source);
   if (path.empty()) return absl::NotFoundError("neither XDG_CACHE_HOME nor HOME is set");
-  LS_ASSIGN_OR_RETURN(const CopyHeader expected, ExpectedHeader(source, bytes));
+  const CopyHeader expected = ExpectedHeader(info, bytes);
   if (absl::StatusOr<DecodedCopy> copy = MapValid(path, expected); copy.ok()) return copy;
   LS_RETURN_IF_ERROR(CreateFolders(path.substr(0, path.rfind('/'))));
   LS_ASSIGN_OR_RETURN(const UniqueFd lock, Lock(path + ".lock"));
@@ -158,10 +155,10 @@ std::string DecodedCopyPath(const std::string& source) {
 }
 
 absl::StatusOr<DecodedCopy> OpenDecodedCopy(
-    const std::string& source, size_t bytes,
+    const std::string& source, const struct stat& info, size_t bytes,
     absl::FunctionRef<absl::Status(absl::Span<uint8_t>)> decode) {
   absl::Status decode_status;
-  absl::StatusOr<DecodedCopy> shared = OpenShared(source, bytes, decode, &decode_status);
+  absl::StatusOr<DecodedCopy> shared = OpenShared(source, info, bytes, decode, &decode_status);
   if (shared.ok()) return shared;
   if (!decode_status.ok()) return Annotate(decode_status, source);
   LS_LOG_WARNING << "no shared copy of " << source << " (" << shared.status().message()

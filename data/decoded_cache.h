@@ -7,6 +7,8 @@
 #ifndef LOCKSTEP_DATA_DECODED_CACHE_H_
 #define LOCKSTEP_DATA_DECODED_CACHE_H_
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -25,12 +27,14 @@ struct DecodedCopy {
   bool shared = false;  // false: private memory of this process
 };
 
-// The decoded `bytes` bytes of `source`. `decode` fills a span of that length; it is called when no
-// valid copy is there. A cache that cannot be used (no space, no permission, no home) is a warning
-// and private memory, never an error. Blocks while another process decodes the same file.
-// Errors: what `decode` returns, annotated with the source's path; ResourceExhausted.
+// The decoded `bytes` bytes of `source`, of which stat(2) said `info` before it was opened: a copy
+// of what replaces it meanwhile is then taken for nobody's. `decode` fills a span of that length;
+// it is called when no valid copy is there. A cache that cannot be used (no space, no permission,
+// no home) is a warning and private memory, never an error. Blocks while another process decodes
+// the same file. Errors: what `decode` returns, annotated with the source's path;
+// ResourceExhausted.
 absl::StatusOr<DecodedCopy> OpenDecodedCopy(
-    const std::string& source, size_t bytes,
+    const std::string& source, const struct stat& info, size_t bytes,
     absl::FunctionRef<absl::Status(absl::Span<uint8_t>)> decode);
 
 // The file that OpenDecodedCopy uses for `source`; empty when the user has no cache folder.

@@ -171,6 +171,8 @@ absl::Status DecodeIdxGz(absl::Span<const uint8_t> gz, const IdxHeader& header,
 }
 
 absl::StatusOr<std::unique_ptr<IdxArray>> IdxArray::Open(const std::string& path) {
+  struct stat info {};
+  ::stat(path.c_str(), &info);  // where it fails, so does the line below
   LS_ASSIGN_OR_RETURN(MappedBytes file, MappedBytes::OpenFile(path));
   if (!IsGzip(file.span())) {
     absl::StatusOr<IdxHeader> header = ParseIdx(file.span());
@@ -188,7 +190,7 @@ absl::StatusOr<std::unique_ptr<IdxArray>> IdxArray::Open(const std::string& path
     return read.ok() ? decoded : read;
   };
   if (bytes >= kCacheFrom) {
-    LS_ASSIGN_OR_RETURN(DecodedCopy copy, OpenDecodedCopy(path, bytes, decode));
+    LS_ASSIGN_OR_RETURN(DecodedCopy copy, OpenDecodedCopy(path, info, bytes, decode));
     return std::make_unique<DecodedIdx>(*header, std::move(copy));
   }
   LS_ASSIGN_OR_RETURN(MappedBytes memory, MappedBytes::Anonymous(bytes));

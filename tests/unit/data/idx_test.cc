@@ -143,12 +143,19 @@ class DecodedCopyTest : public IdxTest {
     bytes_ = Idx({2 << 20}, 2 << 20);
     source_ = Write("large.gz", Gzip(bytes_));
   }
-  absl::StatusOr<DecodedCopy> Open() {
-    return OpenDecodedCopy(source_, bytes_.size(), [this](absl::Span<uint8_t> out) {
+  absl::StatusOr<DecodedCopy> Open() { return Open(Info()); }
+  // Of what is in `bytes_`, and was opened as `info` says.
+  absl::StatusOr<DecodedCopy> Open(const struct stat& info) {
+    return OpenDecodedCopy(source_, info, bytes_.size(), [this](absl::Span<uint8_t> out) {
       ++decoded_;
       std::copy(bytes_.begin(), bytes_.end(), out.begin());
       return absl::OkStatus();
     });
+  }
+  struct stat Info() {
+    struct stat info {};
+    EXPECT_EQ(::stat(source_.c_str(), &info), 0);
+    return info;
   }
   void ExpectContent(const absl::StatusOr<DecodedCopy>& copy, bool shared) {
     ASSERT_TRUE(copy.ok()) << copy.status();
@@ -193,6 +200,16 @@ TEST_F(DecodedCopyTest, AStaleDamagedOrShortOneIsMadeAnew) {
   EXPECT_EQ(decoded_, 4);
 }
 
+TEST_F(DecodedCopyTest, OneOfAFileThatIsReplacedMeanwhileIsNotTheNewOnes) {
+  const struct stat before = Info();
+  std::filesystem::last_write_time(
+      source_, std::filesystem::last_write_time(source_) + std::chrono::seconds(1));
+  ExpectContent(Open(before), true);
+  ++bytes_.back();  // as the new file has it
+  ExpectContent(Open(), true);
+  EXPECT_EQ(decoded_, 2);
+}
+
 TEST_F(DecodedCopyTest, WithoutAUsableCacheMemoryIsPrivate) {
   Write("blocked", {1});
   ASSERT_EQ(::setenv("XDG_CACHE_HOME", (folder_ + "/blocked").c_str(), 1), 0);
@@ -202,8 +219,9 @@ TEST_F(DecodedCopyTest, WithoutAUsableCacheMemoryIsPrivate) {
 }
 
 TEST_F(DecodedCopyTest, ADecodeErrorIsTheError) {
-  const auto copy = OpenDecodedCopy(
-      source_, bytes_.size(), [](absl::Span<uint8_t>) { return absl::DataLossError("broken"); });
+  const auto copy = OpenDecodedCopy(source_, Info(), bytes_.size(), [](absl::Span<uint8_t>) {
+    return absl::DataLossError("broken");
+  });
   EXPECT_EQ(copy.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(copy.status().message()), HasSubstr(source_));
   EXPECT_FALSE(std::filesystem::exists(DecodedCopyPath(source_)));
