@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/follow/renderer.h"
 
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@ namespace {
 
 constexpr absl::Duration kInPlaceEvery = absl::Milliseconds(100);
 constexpr absl::Duration kPlainEvery = absl::Seconds(5);
+constexpr absl::Duration kLate = absl::Seconds(1);  // that one message is more than the next
 constexpr char kClearLine[] = "\r\x1b[K";
 constexpr char kBold[] = "1";
 constexpr char kRed[] = "1;31";
@@ -31,6 +33,12 @@ absl::Status WriteAll(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) {
+      // Whoever gave it to us does not wait with it himself, but for a reader we do.
+      pollfd ready{fd, POLLOUT, 0};
+      ::poll(&ready, 1, -1);
+      continue;
+    }
     if (n < 0) return absl::ErrnoToStatus(errno, "write");
     text.remove_prefix(static_cast<size_t>(n));
   }
@@ -156,16 +164,32 @@ std::string Renderer::ProgressText(const Progress& progress) {
     absl::StrAppend(&text, "  ", WithCommas(std::llround(progress.samples_per_second())),
                     " samples/s");
   }
-  if (progress.step() > 0 && progress.train_seconds() > 0 &&
-      progress.total_steps() > progress.step()) {
-    const double left = progress.train_seconds() / static_cast<double>(progress.step()) *
+  if (steps_timed_ > 0 && progress.total_steps() > progress.step()) {
+    const double left = seconds_timed_ / static_cast<double>(steps_timed_) *
                         static_cast<double>(progress.total_steps() - progress.step());
     absl::StrAppend(&text, "  ETA ", ShortDuration(left));
   }
   return text;
 }
 
+// A worker counts the seconds of its own life: they say nothing of steps before it (of a former run
+// that this one goes on from), and two workers', who both tell, are not to be compared. So of two
+// messages counts what can have passed between them.
+void Renderer::TakePace(const Progress& progress) {
+  const absl::Time now = clock_->Now();
+  const int64_t steps = progress.step() - told_.step();
+  const double seconds = progress.train_seconds() - told_.train_seconds();
+  const bool first = told_at_ == absl::InfinitePast();
+  if (!first && steps > 0 && seconds > 0 && absl::Seconds(seconds) < now - told_at_ + kLate) {
+    steps_timed_ += steps;
+    seconds_timed_ += seconds;
+  }
+  told_ = progress;
+  told_at_ = now;
+}
+
 void Renderer::ShowProgress(const Progress& progress) {
+  TakePace(progress);
   if (!options_.progress || progress.total_steps() <= 0 || progress.step() < step_shown_) return;
   const absl::Time now = clock_->Now();
   const int64_t epoch = static_cast<int64_t>(progress.epoch());

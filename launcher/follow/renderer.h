@@ -62,6 +62,8 @@ class Renderer {
   void ShowLog(const LogLines& log) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ShowState(const JobStatus& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ShowProgress(const Progress& progress) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Learns from what is new how long a step takes.
+  void TakePace(const Progress& progress) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::string ProgressText(const Progress& progress) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes lines around the progress line.
   void Lines(bool to_stderr, const std::string& text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -73,6 +75,10 @@ class Renderer {
   absl::Mutex mu_;
   std::string progress_line_ ABSL_GUARDED_BY(mu_);  // what stands on the terminal's last line
   absl::Time progress_shown_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  Progress told_ ABSL_GUARDED_BY(mu_);  // last
+  absl::Time told_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  int64_t steps_timed_ ABSL_GUARDED_BY(mu_) = 0;  // and how long they took
+  double seconds_timed_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t epoch_shown_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t step_shown_ ABSL_GUARDED_BY(mu_) = -1;
   std::string tee_ ABSL_GUARDED_BY(mu_);

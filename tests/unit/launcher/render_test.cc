@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/fd.h"
+#include "common/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/follow/renderer.h"
@@ -12,6 +18,8 @@
 
 namespace lockstep::launcher {
 namespace {
+
+using ::testing::HasSubstr;
 
 struct Screen {
   explicit Screen(RenderOptions options)
@@ -23,7 +31,8 @@ struct Screen {
                       },
                   .err = [this](std::string_view text) { err += text; }},
                  &clock) {}
-  void Step(int64_t step, double epoch) {
+  void Step(int64_t step, double epoch) { Step(step, epoch, static_cast<double>(step) / 100); }
+  void Step(int64_t step, double epoch, double seconds) {
     JobEvent event;
     Progress* progress = event.mutable_progress();
     progress->set_step(step);
@@ -32,7 +41,7 @@ struct Screen {
     progress->set_total_epochs(5);
     progress->set_loss(0.25);
     progress->set_samples_per_second(312000);
-    progress->set_train_seconds(static_cast<double>(step) / 100);
+    progress->set_train_seconds(seconds);
     renderer.Show(event);
   }
   void Log(int slot, bool is_stderr, const std::string& line) {
@@ -77,6 +86,45 @@ TEST(RendererTest, PlainProgressComesNowAndThen) {
   screen.Step(200, 1.0);  // the end of an epoch
   EXPECT_EQ(screen.err,
             "epoch 1.00/5  step 200/1,000  loss 0.2500  312,000 samples/s  ETA 8.00 s\n");
+}
+
+TEST(RendererTest, WhatIsLeftIsReckonedFromThisRunsSteps) {
+  Screen screen({});
+  // It went on from step 500; its own steps take 2 s each.
+  screen.Step(500, 0.01, 0);
+  screen.clock.Advance(absl::Seconds(20));
+  screen.Step(510, 0.02, 20);
+  EXPECT_THAT(screen.err, HasSubstr("ETA 16:20"));
+  // A replacement tells its own seconds, and then an older worker again.
+  screen.clock.Advance(absl::Seconds(6));
+  screen.Step(511, 0.02, 1);
+  screen.clock.Advance(absl::Seconds(6));
+  screen.err.clear();
+  screen.Step(512, 0.02, 1000);
+  EXPECT_THAT(screen.err, HasSubstr("ETA 16:16"));
+}
+
+TEST(RendererTest, AnOutputThatDoesNotWaitIsWaitedFor) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+  const UniqueFd in(ends[0]), kept(::dup(STDERR_FILENO));
+  ASSERT_EQ(::dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+  ::close(ends[1]);
+  std::string got;
+  Thread reader("reader", [&] {
+    char buffer[4096];
+    pollfd ready{in.get(), POLLIN, 0};
+    while (::poll(&ready, 1, -1) == 1) {
+      const ssize_t n = ::read(in.get(), buffer, sizeof(buffer));
+      if (n <= 0) return;
+      got.append(buffer, static_cast<size_t>(n));
+    }
+  });
+  const std::string text(1 << 20, 'x');
+  Renderer::StandardSinks().err(text);
+  ::dup2(kept.get(), STDERR_FILENO);
+  reader.Join();
+  EXPECT_EQ(got.size(), text.size());
 }
 
 TEST(RendererTest, ATerminalGetsOneLineInPlace) {
