@@ -2,7 +2,9 @@
 #include "worker/checkpoint/model_writer.h"
 
 #include <cstring>
+#include <filesystem>
 #include <map>
+#include <system_error>
 #include <vector>
 
 #include "checkpoint/safetensors.h"
@@ -31,7 +33,12 @@ std::string ConfigJson(const JobSpec& job, const engine::Plan& plan) {
   config.Raw("fields", JsonArrayOf(input.fields, field_json));
   config.Raw("data", MessageJson(job.train().data()));
   config.Add("precision", plan.spec().precision).Add("seed", job.train().seed());
-  return config.Add("eval_block", plan.spec().eval_block).Done() + "\n";
+  config.Add("eval_block", plan.spec().eval_block);
+  // Workers start in it, wherever it is here.
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::current_path(error);
+  if (!job.workdir().empty() && !error) config.Add("workdir", folder.string());
+  return config.Done() + "\n";
 }
 
 // Files have fp32 in every precision: 16-bit weights are exact in it.

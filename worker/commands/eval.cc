@@ -21,7 +21,8 @@ absl::Status AnswerEval(const EvalRequest& request, bool json) {
   const Data& data = other ? request.data().train().data() : model->config().data();
   LS_ASSIGN_OR_RETURN(
       const std::unique_ptr<data::Dataset> dataset,
-      OpenTestSplit(data, other ? request.data().train().seed() : model->config().seed()));
+      OpenTestSplit(data, other ? request.data().train().seed() : model->config().seed(),
+                    other ? request.data().workdir() : model->config().workdir()));
   const absl::Time start = Clock::Real()->Now();
   // As in training: losses in block order in fp64, counts as integers.
   double loss = 0;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -50,8 +51,9 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& 
                                                           const SavedModel& model) {
   const Data& data = request.has_data() ? request.data().train().data() : model.config().data();
   if (request.inputs().empty()) {
-    return OpenTestSplit(
-        data, request.has_data() ? request.data().train().seed() : model.config().seed());
+    const bool other = request.has_data();
+    return OpenTestSplit(data, other ? request.data().train().seed() : model.config().seed(),
+                         other ? request.data().workdir() : model.config().workdir());
   }
   Train train;
   *train.mutable_data() = data;
@@ -114,10 +116,13 @@ absl::Status AnswerPredict(const PredictRequest& request) {
   LS_ASSIGN_OR_RETURN(
       const std::unique_ptr<SavedModel> model,
       SavedModel::Open(request.model(), request.threads(), request.device(), /*block=*/0));
+  // The data may be that of another folder.
+  const std::string& name = request.out();
+  const std::string out = name.empty() ? name : std::filesystem::absolute(name).string();
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<data::Dataset> dataset, OpenInputs(request, *model));
   LS_RETURN_IF_ERROR(model->CheckFits(*dataset));
   Output output;
-  LS_RETURN_IF_ERROR(output.Open(request.out()));
+  LS_RETURN_IF_ERROR(output.Open(out));
   const int64_t classes = model->config().classes();
   const int64_t targets = dataset->fields().back().elements();
   if (npy) {

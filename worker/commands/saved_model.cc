@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -224,12 +225,20 @@ absl::Status SavedModel::ForEachBlock(const data::Dataset& dataset, const BlockR
   return reader->ForEach({}, run);
 }
 
-absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, uint64_t seed) {
+absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, uint64_t seed,
+                                                             const std::string& workdir) {
   Train train;
   *train.mutable_data() = data;
   train.set_seed(seed);
   LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(train));
-  return data::Open(source, data::Split::kTest);
+  // A model may have come here without the folder, and its data need not lie in there.
+  const int missing = workdir.empty() || ::chdir(workdir.c_str()) == 0 ? 0 : errno;
+  absl::StatusOr<std::unique_ptr<data::Dataset>> dataset = data::Open(source, data::Split::kTest);
+  if (dataset.ok() || missing == 0) return dataset;
+  return absl::Status(
+      dataset.status().code(),
+      absl::StrCat(dataset.status().message(), "; relative paths are meant from the job's workdir ",
+                   workdir, ", which cannot be entered: ", std::strerror(missing)));
 }
 
 }  // namespace lockstep::worker

@@ -56,8 +56,10 @@ class SavedModel {
   std::unique_ptr<engine::Executor> executor_;
 };
 
-// The samples of a config's or a job's data. Errors: those of data::Open.
-absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, uint64_t seed);
+// The samples of a config's or a job's data. Relative paths are meant from `workdir`, which the
+// process enters; empty, or not there: from where it is. Errors: those of data::Open.
+absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, uint64_t seed,
+                                                             const std::string& workdir);
 
 }  // namespace lockstep::worker
 

@@ -2,6 +2,7 @@
 """A job's workdir goes with it to the nodes."""
 
 import glob
+import json
 import os
 import re
 import unittest
@@ -38,6 +39,17 @@ class Workdir(Nodes):
         # In place, the same.
         alone = self.train("--nproc-per-node=2", path, cwd=self.dir)
         self.assertEqual(status["result"]["model_sha256"], alone["model"]["sha256"])
+        # The models know where their data was, wherever one asks from; so does another job's file.
+        self.write("elsewhere/x", "")
+        for model, data in ((os.path.join(self.run_of(job), "model"), ()), (os.path.dirname(alone["model"]["path"]), ()),
+                            (os.path.dirname(alone["model"]["path"]), ("--data", path))):
+            cwd = self.dir if data else os.path.join(self.dir, "elsewhere")
+            code, out, err = self.launch("eval", os.path.join(self.dir, model), *data, "-o", "json", cwd=cwd)
+            self.assertEqual(code, 0, err)
+            self.assertEqual(json.loads(out)["loss"], alone["eval"]["loss"])
+            code, _, err = self.launch("predict", os.path.join(self.dir, model), *data, "--out=out.jsonl", cwd=cwd)
+            self.assertEqual(code, 0, err)
+            self.assertTrue(os.path.exists(os.path.join(cwd, "out.jsonl")))
         kept = os.listdir(os.path.join(self.journal, "packages"))
         self.assertEqual(len(kept), 1)
         # What a run does to its copy is no other run's affair; and what changed here goes along.

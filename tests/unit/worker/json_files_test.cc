@@ -57,6 +57,7 @@ TEST_F(JsonFiles, Metrics) {
 
 TEST_F(JsonFiles, ConfigOfAModel) {
   JobSpec job;
+  job.set_workdir("code");
   Train& train = *job.mutable_train();
   train.mutable_model()->mutable_mlp()->add_hidden(64);
   train.mutable_data()->mutable_synthetic()->set_train_samples(5000000000);
@@ -84,6 +85,7 @@ TEST_F(JsonFiles, ConfigOfAModel) {
   EXPECT_EQ(parsed.seed(), ~uint64_t{0});
   EXPECT_EQ(parsed.data().synthetic().train_samples(), 5000000000);
   EXPECT_EQ(parsed.fields(0).shape(0), 8);
+  EXPECT_EQ(parsed.workdir(), std::filesystem::current_path().string()) << "where the worker is";
 }
 
 }  // namespace

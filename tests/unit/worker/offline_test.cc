@@ -249,7 +249,7 @@ TEST_F(SavedModelTest, SaysWhatIsMissingOrWrong) {
   Data data;
   data.mutable_synthetic()->set_features(41);
   const auto model = SavedModel::Open(folder_, 1, "", 50);
-  const auto other = OpenTestSplit(data, 0);
+  const auto other = OpenTestSplit(data, 0, "");
   EXPECT_EQ((*model)->CheckFits(**other).code(), absl::StatusCode::kInvalidArgument);
 }
 
