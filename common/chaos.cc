@@ -172,4 +172,8 @@ std::vector<Injection> Draw(uint64_t seed, int count, const Drawing& drawing) {
   return injections;
 }
 
+std::string MarkFile(const std::string& run_dir, const std::string& job_id, int number) {
+  return absl::StrCat(run_dir, "/", kFolder, "/", job_id, ".", number);
+}
+
 }  // namespace lockstep::chaos

@@ -37,8 +37,7 @@ inline constexpr const char* kJournalVariable = "LOCKSTEP_CHAOS_JOURNAL";
 // The pipe on which a worker tells the launcher that the job is to be scaled: the fault's number in
 // decimal and a line feed.
 inline constexpr const char* kScaleVariable = "LOCKSTEP_CHAOS_SCALE";
-// Below the run's folder; a file for each injection, named by its number from 0. It holds the time
-// in nanoseconds since the epoch and the pid, separated by a blank.
+// Below the run's folder; a file for each injection that has happened.
 inline constexpr const char* kFolder = "chaos";
 
 enum class Action { kKill, kExit, kSegv, kStop, kHang, kFlip, kSlow, kAbort, kGrow, kScale };
@@ -76,6 +75,9 @@ struct Injection {
 absl::StatusOr<Injection> Parse(const std::string& action, const std::string& text);
 // "kill rank:2@step:50/reduced".
 std::string ToString(const Injection& injection);
+// The file that marks injection `number` (from 0) of the job: another job may have had the folder
+// before. It holds the time in nanoseconds since the epoch and the pid, separated by a blank.
+std::string MarkFile(const std::string& run_dir, const std::string& job_id, int number);
 // Several, as in the variable. Errors: InvalidArgument.
 absl::StatusOr<std::vector<Injection>> ParseAll(const std::string& text);
 std::string ToString(const std::vector<Injection>& injections);

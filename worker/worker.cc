@@ -130,7 +130,8 @@ class Worker {
     const std::string run_dir = RunDir(bootstrap_.assignment());
     record_ = RunRecord::Remember(run_dir, compiled.total_steps);
     LS_ASSIGN_OR_RETURN(faults_,
-                        FaultInjector::FromEnvironment(bootstrap_.assignment().slot(), run_dir));
+                        FaultInjector::FromEnvironment(bootstrap_.assignment().slot(), run_dir,
+                                                       bootstrap_.assignment().job_id()));
     trainer_->Observe(record_.get(), faults_.get(), [this] { telemetry_->BeatSoon(); });
     LS_ASSIGN_OR_RETURN(const StepPace pace, StepPace::FromEnvironment(clock_));
     trainer_->SetPace(pace);

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/fd.h"
@@ -120,6 +121,16 @@ absl::StatusOr<UniqueFd> OpenProposed(const std::string& submit_dir, const std::
   return folder;
 }
 
+// Returns whether the file `name` is an ordinary one with this text.
+bool HasText(int folder, const std::string& name, const std::string& text) {
+  const UniqueFd fd(::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat info {};
+  if (!fd.valid() || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
+  std::string found(text.size() + 1, '\0');
+  const ssize_t n = ::read(fd.get(), found.data(), found.size());
+  return n == static_cast<ssize_t>(text.size()) && found.compare(0, text.size(), text) == 0;
+}
+
 // Appears whole or not at all: other agents may write the same file at the same time, those of
 // other containers with the same process number.
 absl::Status WriteWhole(int folder, const std::string& name, const std::string& text,
@@ -198,7 +209,9 @@ std::string RunFolder(const WorkerAssignment& assignment) {
 
 std::string WorkFolder(const WorkerAssignment& assignment) {
   if (!coordinator::PackageOf(assignment.spec().workdir()).empty()) {
-    return absl::StrCat(RunFolder(assignment), "/workdir");
+    // A folder that does not have the job's name may have another job's workdir.
+    const std::string folder = RunFolder(assignment), id = absl::StrCat("-", assignment.job_id());
+    return absl::StrCat(folder, "/workdir", absl::EndsWith(folder, id) ? "" : id);
   }
   return ResolvePath(assignment.submit_dir(), assignment.spec().workdir());
 }
@@ -226,9 +239,10 @@ absl::StatusOr<UniqueFd> OpenRunLog(const WorkerAssignment& assignment, bool own
       own ? OpenOwn(path) : OpenProposed(assignment.submit_dir(), assignment.run_dir()));
   absl::StatusOr<UniqueFd> logs = OpenChild(folder.get(), "logs", kPrivate, /*links=*/false);
   if (!logs.ok()) return Annotate(logs.status(), path);
-  if (::faccessat(folder.get(), "job.yaml", F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
-    LS_RETURN_IF_ERROR(WriteWhole(folder.get(), "job.yaml", job::ToYaml(assignment.spec()),
-                                  absl::StrCat(path, "/job.yaml")));
+  // That of a job which had the folder before is replaced.
+  const std::string job = job::ToYaml(assignment.spec());
+  if (!HasText(folder.get(), "job.yaml", job)) {
+    LS_RETURN_IF_ERROR(WriteWhole(folder.get(), "job.yaml", job, absl::StrCat(path, "/job.yaml")));
   }
   const std::string log = absl::StrCat(assignment.slot(), ".log");
   return OpenLog(logs->get(), log, absl::StrCat(path, "/logs/", log));

@@ -15,12 +15,12 @@ bool Happened(const Suffered& one) {
 
 }  // namespace
 
-std::vector<Suffered> ReadSuffered(const std::string& run_dir,
+std::vector<Suffered> ReadSuffered(const std::string& run_dir, const std::string& job_id,
                                    const std::vector<chaos::Injection>& injections) {
   std::vector<Suffered> all;
   for (size_t i = 0; i < injections.size(); ++i) {
     Suffered one{injections[i], 0, 0};
-    std::ifstream file(absl::StrCat(run_dir, "/", chaos::kFolder, "/", i));
+    std::ifstream file(chaos::MarkFile(run_dir, job_id, static_cast<int>(i)));
     file >> one.time_nanos >> one.pid;
     all.push_back(one);
   }

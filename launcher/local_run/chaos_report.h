@@ -19,8 +19,9 @@ struct Suffered {
   int64_t pid = 0;
 };
 
-// In the order of `injections`. One that makes a worker slow always happens and has no time.
-std::vector<Suffered> ReadSuffered(const std::string& run_dir,
+// Those of the job, in the order of `injections`. One that makes a worker slow always happens and
+// has no time.
+std::vector<Suffered> ReadSuffered(const std::string& run_dir, const std::string& job_id,
                                    const std::vector<chaos::Injection>& injections);
 // A line for each that did not happen, and how many did; ends with a line feed.
 std::string SufferedText(const std::vector<Suffered>& all);

@@ -114,6 +114,7 @@ class LocalRun {
   std::vector<chaos::Injection> faults_;
   std::unique_ptr<ScaleFaults> scaler_;  // null: no fault scales the job
   JobStatus known_;                      // what is known of the job without the coordinator
+  bool profiled_ = false;                // the run leaves a profile
 
   absl::Mutex mu_;
   int signals_ ABSL_GUARDED_BY(mu_) = 0;
@@ -352,6 +353,10 @@ absl::Status LocalRun::Submit(const SubmitJobRequest& request) {
     client = client_;
   }
   LS_ASSIGN_OR_RETURN(const SubmitJobResponse response, client->SubmitJob(request, kCallTimeout));
+  profiled_ = !request.spec().profile().steps().empty();
+  // What another run has measured in this folder is not this one's.
+  const std::string& own = args_.job.run_dir;
+  if (profiled_ && !own.empty()) ::unlink((own + "/profile.txt").c_str());
   known_.set_job_id(response.job_id());
   known_.set_run_dir(ChosenRunFolder(args_.job.run_dir, args_.job.runs_dir, response.run_dir()));
   absl::MutexLock lock(&mu_);
@@ -464,14 +469,14 @@ int LocalRun::ShowEnd(const JobStatus& status, int code) {
   const bool json = args_.common.output == Output::kJson;
   std::stringstream text;
   // What --profile measured goes before the summary.
-  if (std::ifstream profile(status.run_dir() + "/profile.txt"); profile && !json) {
+  if (std::ifstream profile(status.run_dir() + "/profile.txt"); profile && profiled_ && !json) {
     std::stringstream measured;
     measured << profile.rdbuf();
     text << PrintableLines(measured.str()) << "\n";
   }
   std::string result = json ? ResultJson(status) : ResultSummary(status);
   if (!faults_.empty()) {
-    std::vector<Suffered> suffered = ReadSuffered(status.run_dir(), faults_);
+    std::vector<Suffered> suffered = ReadSuffered(status.run_dir(), status.job_id(), faults_);
     for (const int refused : scaler_ != nullptr ? scaler_->refused() : std::set<int>()) {
       suffered[static_cast<size_t>(refused)].time_nanos = 0;
     }

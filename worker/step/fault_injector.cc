@@ -105,7 +105,7 @@ void CarryOut(const chaos::Injection& injection, void* state) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FaultInjector>> FaultInjector::FromEnvironment(
-    int slot, const std::string& run_dir) {
+    int slot, const std::string& run_dir, const std::string& job_id) {
   const char* text = std::getenv(chaos::kVariable);
   if (text == nullptr) return std::unique_ptr<FaultInjector>();
   LS_ASSIGN_OR_RETURN(const std::vector<chaos::Injection> all, chaos::ParseAll(text));
@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<FaultInjector>> FaultInjector::FromEnvironment(
     }
   }
   if (due.empty() && factor == 1) return std::unique_ptr<FaultInjector>();
-  auto injector = std::unique_ptr<FaultInjector>(new FaultInjector(run_dir, factor));
+  auto injector = std::unique_ptr<FaultInjector>(new FaultInjector(run_dir, job_id, factor));
   injector->due_ = std::move(due);
   return injector;
 }
@@ -152,9 +152,8 @@ void FaultInjector::Slow(Clock* clock, absl::Duration time,
 }
 
 bool FaultInjector::Mark(int number, int pid) const {
-  const std::string folder = absl::StrCat(run_dir_, "/", chaos::kFolder);
-  ::mkdir(folder.c_str(), 0755);
-  const std::string file = absl::StrCat(folder, "/", number);
+  ::mkdir(absl::StrCat(run_dir_, "/", chaos::kFolder).c_str(), 0755);
+  const std::string file = chaos::MarkFile(run_dir_, job_id_, number);
   UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!fd.valid()) return false;
   const std::string text = absl::StrCat(absl::GetCurrentTimeNanos(), " ", pid, "\n");

@@ -22,10 +22,11 @@ namespace lockstep::worker {
 
 class FaultInjector {
  public:
-  // For the worker of `slot`, from the environment. Null: it suffers nothing.
+  // For the worker of `slot` of the job, from the environment. Null: it suffers nothing.
   // Errors: InvalidArgument when the variable cannot be read.
   static absl::StatusOr<std::unique_ptr<FaultInjector>> FromEnvironment(int slot,
-                                                                        const std::string& run_dir);
+                                                                        const std::string& run_dir,
+                                                                        const std::string& job_id);
 
   // Where a flipped bit is to lie.
   void Expose(void* state) { state_ = state; }
@@ -40,12 +41,12 @@ class FaultInjector {
     chaos::Injection injection;
     int number;
   };
-  FaultInjector(std::string run_dir, double factor)
-      : run_dir_(std::move(run_dir)), factor_(factor) {}
+  FaultInjector(std::string run_dir, std::string job_id, double factor)
+      : run_dir_(std::move(run_dir)), job_id_(std::move(job_id)), factor_(factor) {}
   // Returns whether this is the first time; marks it. `pid`: the process that suffers it.
   bool Mark(int number, int pid) const;
 
-  const std::string run_dir_;
+  const std::string run_dir_, job_id_;
   const double factor_;
   std::vector<Due> due_;
   void* state_ = nullptr;

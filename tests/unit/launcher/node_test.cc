@@ -13,8 +13,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/client/package_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "job/job_file.h"
 #include "launcher/agent/devices.h"
 #include "launcher/agent/identity.h"
 #include "launcher/agent/run_folder.h"
@@ -178,6 +180,20 @@ TEST_F(RunFolderTest, IsMadeForItsUserAlone) {
   EXPECT_EQ(Mode(run + "/job.yaml"), 0600u);
   EXPECT_THAT(Read(run + "/job.yaml"), AllOf(HasSubstr("TOKEN"), Not(HasSubstr("hunter2"))));
   EXPECT_TRUE(OpenRunLog(Assignment(path), false).ok());  // a second worker, a later life
+}
+
+TEST_F(RunFolderTest, AnotherJobsFileAndWorkdirAreNotTakenForThisJobs) {
+  WorkerAssignment former = Assignment(path), now = Assignment(path);
+  former.mutable_spec()->set_name("former-of-a-longer-name");
+  now.set_job_id("b2");
+  for (WorkerAssignment* assignment : {&former, &now}) {
+    assignment->set_run_dir(path + "/mine");
+    assignment->mutable_spec()->set_workdir(coordinator::PackageWorkdir(std::string(64, 'a')));
+    ASSERT_TRUE(OpenRunLog(*assignment, /*own=*/true).ok());
+    EXPECT_EQ(Read(path + "/mine/job.yaml"), job::ToYaml(assignment->spec()));
+  }
+  EXPECT_EQ(WorkFolder(former), path + "/mine/workdir-a1");
+  EXPECT_EQ(WorkFolder(now), path + "/mine/workdir-b2");
 }
 
 TEST_F(RunFolderTest, LinksInTheRunsFolderAreNotFollowed) {

@@ -65,7 +65,7 @@ class WorkdirsTest : public ::testing::Test {
     WorkerAssignment assignment;
     assignment.set_job_id("j");
     assignment.set_incarnation("j.0.1");
-    assignment.set_run_dir(path_ + "/run");
+    assignment.set_run_dir(path_ + "/run-j");
     assignment.mutable_spec()->set_workdir(coordinator::PackageWorkdir(package_.id));
     absl::Status status;
     absl::Notification done;
@@ -86,7 +86,7 @@ TEST_F(WorkdirsTest, ACoordinatorThatEndsMeanwhileHasASuccessor) {
       Prepared({absl::ResourceExhaustedError("others are served"),
                 absl::UnavailableError("Socket closed"), absl::CancelledError(), package_.bytes});
   ASSERT_TRUE(made.ok()) << made;
-  EXPECT_TRUE(fs::exists(path_ + "/run/workdir/train.py"));
+  EXPECT_TRUE(fs::exists(path_ + "/run-j/workdir/train.py"));
 }
 
 TEST_F(WorkdirsTest, OneThatDoesNotHaveItIsBelieved) {

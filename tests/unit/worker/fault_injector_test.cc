@@ -5,7 +5,9 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
+#include <string>
 
 namespace lockstep::worker {
 namespace {
@@ -14,7 +16,7 @@ class SlowWorkerTest : public testing::Test {
  protected:
   std::unique_ptr<FaultInjector> Injector(int slot) {
     ::setenv(chaos::kVariable, "slow rank:1:21x", 1);
-    auto injector = FaultInjector::FromEnvironment(slot, testing::TempDir());
+    auto injector = FaultInjector::FromEnvironment(slot, testing::TempDir(), "j1");
     ::unsetenv(chaos::kVariable);
     EXPECT_TRUE(injector.ok()) << injector.status();
     return *std::move(injector);
@@ -44,6 +46,27 @@ TEST_F(SlowWorkerTest, StopsWhenTheGenerationEnds) {
 }
 
 TEST_F(SlowWorkerTest, OthersAreAsFastAsTheyAre) { EXPECT_EQ(Injector(0), nullptr); }
+
+TEST(FaultInjectorTest, HappensOnceInAJob) {
+  const std::string folder = testing::TempDir() + "/run";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  unsigned char state = 0;
+  const auto reach = [&](const std::string& job) {
+    ::setenv(chaos::kVariable, "flip rank:0@step:3", 1);
+    auto injector = FaultInjector::FromEnvironment(0, folder, job);
+    ::unsetenv(chaos::kVariable);
+    ASSERT_TRUE(injector.ok()) << injector.status();
+    (*injector)->Expose(&state);
+    (*injector)->At(chaos::Place::kStart, 3);
+  };
+  reach("a1");
+  EXPECT_EQ(state, 1);
+  reach("a1");  // a later life of the worker
+  EXPECT_EQ(state, 1);
+  reach("b2");  // another job, in the same folder
+  EXPECT_EQ(state, 0);
+}
 
 }  // namespace
 }  // namespace lockstep::worker
