@@ -3,8 +3,8 @@
 //   worker --bootstrap-fd=N [--life-fd=M]
 // It trains, or keeps one rank of a job with `run`. N holds a serialised WorkerBootstrap, M the
 // agent's life page. A verb that needs the engine for one answer starts it as
-//   worker --offline-fd=N
-// where N holds a serialised OfflineRequest.
+//   worker --offline-fd=N [--asker=PID]
+// where N holds a serialised OfflineRequest. It ends with the process PID that asks.
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -40,6 +40,7 @@
 namespace {
 
 constexpr int kUsage = 2;
+constexpr int kAskerGone = 128 + SIGTERM;
 
 // The value of "--name=number", or -1.
 int NumberFlag(int argc, char** argv, std::string_view name) {
@@ -77,6 +78,10 @@ int main(int argc, char** argv) {
   const lockstep::UniqueFd offline_fd(NumberFlag(argc, argv, "--offline-fd"));
   lockstep::OfflineRequest request;
   if (offline_fd.valid() && ReadMessage(offline_fd.get(), &request)) {
+    if (const int asker = NumberFlag(argc, argv, "--asker"); asker > 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+      if (::kill(asker, 0) != 0 && errno == ESRCH) return kAskerGone;  // too early for the signal
+    }
     lockstep::engine::PinNumerics(lockstep::worker::ThreadsOf(request));
     lockstep::engine::MeasureKernels(lockstep::worker::KernelFile());
     return lockstep::worker::RunOffline(request);

@@ -54,12 +54,14 @@ absl::StatusOr<int> Ask(const OfflineRequest& request, const std::string& folder
     return ErrnoStatus(errno, absl::StrCat("cannot enter the job's workdir ", folder));
   }
   std::string flag = absl::StrCat("--offline-fd=", file.get());
+  std::string asker = absl::StrCat("--asker=", ::getpid());
   std::string name = program;
-  char* const argv[] = {name.data(), flag.data(), nullptr};
+  char* const argv[] = {name.data(), flag.data(), asker.data(), nullptr};
   pid_t pid = 0;
   const int error = ::posix_spawn(&pid, program.c_str(), nullptr, nullptr, argv, environ);
   if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot start ", program));
-  // Ctrl-C goes to the child too, as a member of the foreground group; its end is then ours.
+  // Ctrl-C goes to the child too, as a member of the foreground group; its end is then ours. Of
+  // what ends us alone it learns by our end.
   ::signal(SIGINT, SIG_IGN);
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0) {

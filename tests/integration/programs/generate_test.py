@@ -69,6 +69,14 @@ class Generate(harness.ProgramTest):
         other = json.loads(self.generate(model, *hot, "-o", "json", "--seed=1")[0])
         self.assertNotEqual(answer["tokens"], other["tokens"])
 
+    def test_it_ends_with_who_asks(self):
+        model, _ = self.text_model()
+        child = self.start("launcher", "generate", model, "--tokens=1000000000", "--seed=1", errors="replace")
+        self.assertTrue(child.stdout.read(1), "it is under way")
+        child.terminate()
+        self.finish(child)
+        self.assert_nothing_left()
+
     def test_a_padded_table_predicts_and_evaluates_alike(self):
         model, result = self.text_model()
         for name, key in (("model.safetensors", "eval"), ("ema.safetensors", "ema")):
