@@ -53,7 +53,10 @@ LoadResult LoadJobFile(const std::string& path, const std::vector<std::string>& 
 LoadResult ParseJob(std::string_view text, const std::string& name,
                     const std::vector<std::string>& sets, const WorkerFlags& flags = {});
 
-// The spec as job.yaml text: comes back as the same spec. Secrets are shown as "***".
+// What stands for a secret's value where a spec is shown.
+inline constexpr char kHiddenSecret[] = "***";
+
+// The spec as job.yaml text: comes back as the same spec, but for secrets, which are hidden.
 std::string ToYaml(const JobSpec& spec);
 // The spec as JSON (protobuf's mapping with the field names of the file).
 std::string ToJson(const JobSpec& spec);

@@ -25,8 +25,6 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-constexpr char kHidden[] = "***";
-
 // Returns whether a text may stand without quotes and still be a text for every YAML reader.
 bool IsPlain(const std::string& text) {
   static const auto* const reserved = new std::vector<std::string>{
@@ -133,7 +131,8 @@ std::map<std::string, std::string> Texts(const Message& message, const FieldDesc
 void WriteTexts(const std::map<std::string, std::string>& texts, bool hidden,
                 const std::string& indent, std::string* out) {
   for (const auto& [name, value] : texts) {
-    absl::StrAppend(out, indent, YamlText(name), ": ", YamlText(hidden ? kHidden : value), "\n");
+    absl::StrAppend(out, indent, YamlText(name), ": ", YamlText(hidden ? kHiddenSecret : value),
+                    "\n");
   }
 }
 
@@ -207,7 +206,7 @@ std::string ToYaml(const JobSpec& spec) {
 
 std::string ToJson(const JobSpec& spec) {
   JobSpec shown = spec;
-  for (auto& [name, value] : *shown.mutable_secrets()) value = kHidden;
+  for (auto& [name, value] : *shown.mutable_secrets()) value = kHiddenSecret;
   return MessageJson(shown);
 }
 

@@ -4,7 +4,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/printable.h"
 #include "common/status.h"
+#include "common/utf8.h"
 #include "job/nearest_name.h"
 #include "launcher/cli/flags.h"
 #include "launcher/cli/parse.h"
@@ -97,6 +99,12 @@ absl::StatusOr<ProcCount> ParseProcCount(const std::string& text) {
 absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& arguments,
                                          const Environment& environment,
                                          const std::string& program) {
+  for (const std::string& word : arguments) {
+    // What is sent to other programs is text; a byte that is none would become another one there.
+    if (ToUtf8(word) != word) {
+      return Usage(absl::StrCat("the word '", Printable(word), "' is not UTF-8"));
+    }
+  }
   std::vector<std::string> rest = arguments;
   const bool torchrun = IsTorchrun(program);
   std::string verb = "run";

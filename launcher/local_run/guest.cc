@@ -17,6 +17,7 @@
 #include "launcher/follow/follow.h"
 #include "launcher/follow/result.h"
 #include "launcher/local_run/stop_signals.h"
+#include "launcher/local_run/submission.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -83,8 +84,8 @@ int Guest::Run() {
   }
   std::string why(ended.status().message());
   if (lost) why = "the spawner process was killed; its workers were ended";
-  if (ended.status().code() == absl::StatusCode::kInvalidArgument) {
-    renderer_.Plain(why);  // diagnostics of the job file, formatted
+  if (!lost && IsDiagnostics(ended.status())) {
+    renderer_.Plain(why);
   } else {
     renderer_.Error(why);
   }

@@ -451,11 +451,8 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
     code = kExitNoCoordinator;
     why = absl::StrCat(lost, "; its workers were ended");
   }
-  if (ended.status().code() == absl::StatusCode::kInvalidArgument && known_.name().empty()) {
-    renderer_.Plain(why);  // diagnostics of the job file, formatted
-  } else if (signals == 0) {
-    renderer_.Error(why);
-  }
+  const bool plain = lost.empty() && IsDiagnostics(ended.status());
+  if (signals == 0) plain ? renderer_.Plain(why) : renderer_.Error(why);
   if (known_.job_id().empty()) return code;
   JobStatus status = known_;
   status.set_state(signals > 0 ? CANCELLED : FAILED);

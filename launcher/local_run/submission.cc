@@ -10,11 +10,14 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/json.h"
+#include "common/printable.h"
 #include "common/status.h"
+#include "common/utf8.h"
 #include "job/job_file.h"
 #include "job/meaning/workers.h"
 #include "launcher/agent/gpus.h"
@@ -70,11 +73,18 @@ std::string NameOf(const JobArgs& args) {
 
 absl::Status FillSecrets(JobSpec* spec) {
   for (auto& [name, value] : *spec->mutable_secrets()) {
-    if (!value.empty()) continue;
+    // A run's job.yaml does not show what it was.
+    const bool hidden = value == job::kHiddenSecret;
+    if (!value.empty() && !hidden) continue;
     const char* found = std::getenv(name.c_str());
     if (found == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "the job wants the secret ", name, " and the environment has no variable of that name"));
+          "the job wants the secret ", name, hidden ? ", which its file shows as ***," : "",
+          " and the environment has no variable of that name"));
+    }
+    if (ToUtf8(found) != found) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the secret ", name, ", from the environment, is not UTF-8"));
     }
     value = found;
   }
@@ -82,6 +92,9 @@ absl::Status FillSecrets(JobSpec* spec) {
 }
 
 constexpr char kArrayIndex[] = "LOCKSTEP_ARRAY_INDEX";
+
+// The payload of a status whose message is that of a job file's diagnostics.
+constexpr char kDiagnostics[] = "lockstep/diagnostics";
 
 // The text of a job and what messages call it.
 struct JobText {
@@ -194,10 +207,18 @@ absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args, Counted counted) {
   return loaded;
 }
 
+bool IsDiagnostics(const absl::Status& status) {
+  return status.GetPayload(kDiagnostics).has_value();
+}
+
 absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args, Counted counted) {
   SubmitJobRequest request;
   LS_ASSIGN_OR_RETURN(job::LoadResult loaded, LoadJob(args, counted));
-  if (!loaded.ok()) return absl::InvalidArgumentError(loaded.FormatErrors());
+  if (!loaded.ok()) {
+    absl::Status diagnostics = absl::InvalidArgumentError(loaded.FormatErrors());
+    diagnostics.SetPayload(kDiagnostics, absl::Cord());
+    return diagnostics;
+  }
   LS_RETURN_IF_ERROR(loaded.admission);
   JobSpec& spec = loaded.spec;
   LS_RETURN_IF_ERROR(FillSecrets(&spec));
@@ -215,6 +236,10 @@ absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args, Counted cou
   char folder[PATH_MAX] = {};
   if (::getcwd(folder, sizeof(folder)) == nullptr) {
     return ErrnoStatus(errno, "cannot find out the current folder");
+  }
+  if (ToUtf8(folder) != folder) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the current folder ", Printable(folder), " is not UTF-8: start from one whose path is"));
   }
   request.set_submit_dir(folder);
   request.set_user(UserName());

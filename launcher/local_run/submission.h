@@ -29,10 +29,15 @@ enum class Counted { kHere, kByCoordinator };
 absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args, Counted counted = Counted::kHere);
 
 // Loads the file, applies the flags, takes secrets without a value from the environment.
-// Errors: InvalidArgument with all diagnostics of the file, ready to be printed;
-// FailedPrecondition when the job has fewer shards than the workers asked for.
+// Errors: InvalidArgument with all diagnostics of the file (IsDiagnostics), or for a secret that
+// the environment does not have; FailedPrecondition when the job has fewer shards than the workers
+// asked for, or the current folder's path is not UTF-8.
 absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args,
                                                 Counted counted = Counted::kHere);
+
+// Returns whether the message of `status` is that of a job file's diagnostics: formatted, to be
+// shown as it is.
+bool IsDiagnostics(const absl::Status& status);
 
 }  // namespace lockstep::launcher
 

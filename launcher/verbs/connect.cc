@@ -4,11 +4,13 @@
 #include <iostream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/token.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/text.h"
+#include "launcher/local_run/submission.h"
 
 namespace lockstep::launcher {
 
@@ -34,7 +36,8 @@ absl::StatusOr<std::unique_ptr<coordinator::Client>> Connect(const CoordinatorAr
 }
 
 int Complain(const absl::Status& status) {
-  std::cerr << "error: " << PrintableLines(std::string(status.message())) << "\n";
+  const std::string text = PrintableLines(std::string(status.message()));
+  std::cerr << (IsDiagnostics(status) ? text : absl::StrCat("error: ", text, "\n"));
   return ExitCodeOf(status);
 }
 

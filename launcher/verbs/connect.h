@@ -26,7 +26,8 @@ absl::StatusOr<coordinator::ClientOptions> ClientOptionsOf(const CoordinatorArgs
 // A client of that coordinator. Errors: as ClientOptionsOf.
 absl::StatusOr<std::unique_ptr<coordinator::Client>> Connect(const CoordinatorArgs& args);
 
-// Prints "error: ..." on stderr, safe for a terminal, and returns the exit code for `status`.
+// Prints "error: ..." on stderr, or a job file's diagnostics as they are, safe for a terminal, and
+// returns the exit code for `status`.
 int Complain(const absl::Status& status);
 
 }  // namespace lockstep::launcher

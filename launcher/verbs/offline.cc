@@ -96,9 +96,7 @@ bool LoadJob(const JobArgs& args, JobSpec* spec) {
     *spec = std::move(*submission->mutable_spec());
     return IsTrained(*spec);
   }
-  // Diagnostics of the job file come formatted.
-  const std::string message(submission.status().message());
-  std::cerr << message << (message.empty() || message.back() != '\n' ? "\n" : "");
+  Complain(submission.status());
   return false;
 }
 

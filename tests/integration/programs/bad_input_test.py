@@ -65,6 +65,11 @@ class BadInput(harness.ProgramTest):
     def test_an_unknown_flag_is_named_with_the_nearest(self):
         self.assert_fails(USAGE, ["--nproc-per-nod", "--nproc-per-node"], "--nproc-per-nod=4", "job.yaml")
 
+    def test_a_secret_that_is_not_there(self):
+        job = self.write("job.yaml", harness.synthetic_job(extra="secrets: {LOCKSTEP_NO_SUCH: }\n"))
+        for verb in ((), ("eval", "model", "--data")):
+            self.assert_fails(BAD_JOB, ["error: the job wants the secret LOCKSTEP_NO_SUCH and"], *verb, job)
+
     def test_a_missing_job_file(self):
         self.assert_fails(BAD_JOB, ["nowhere.yaml"], "nowhere.yaml")
 

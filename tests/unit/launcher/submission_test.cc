@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/local_run/submission.h"
 
+#include <stdlib.h>
+
 #include <string>
 #include <vector>
 
@@ -10,7 +12,10 @@
 namespace lockstep::launcher {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 SubmitJobRequest Element(JobArgs args, int index) {
   args.array_index = index;
@@ -35,6 +40,33 @@ TEST(SubmissionTest, AnElementOfACommandIsNamedBySetWithItsNumber) {
   args.sets = {"name=sweep-${LOCKSTEP_ARRAY_INDEX}-lr"};
   EXPECT_EQ(Element(args, 0).spec().name(), "sweep-0-lr");
   EXPECT_EQ(Element(args, 12).spec().name(), "sweep-12-lr");
+}
+
+TEST(SubmissionTest, AHiddenSecretIsTakenFromTheEnvironmentAgain) {
+  JobArgs args;
+  args.command = {"true"};
+  args.sets = {"secrets.LOCKSTEP_TEST_TOKEN=\"***\""};
+  const absl::Status missing = MakeSubmission(args).status();
+  EXPECT_THAT(std::string(missing.message()),
+              HasSubstr("secret LOCKSTEP_TEST_TOKEN, which its file shows as ***"));
+  EXPECT_FALSE(IsDiagnostics(missing));
+  ::setenv("LOCKSTEP_TEST_TOKEN", "hush", 1);
+  auto request = MakeSubmission(args);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->spec().secrets().at("LOCKSTEP_TEST_TOKEN"), "hush");
+  ::setenv("LOCKSTEP_TEST_TOKEN", "hush\xe9", 1);
+  EXPECT_THAT(std::string(MakeSubmission(args).status().message()),
+              AllOf(HasSubstr("LOCKSTEP_TEST_TOKEN, from the environment, is not UTF-8"),
+                    Not(HasSubstr("hush"))));
+  ::unsetenv("LOCKSTEP_TEST_TOKEN");
+}
+
+TEST(SubmissionTest, DiagnosticsAreToldApart) {
+  JobArgs args;
+  args.command = {"true"};
+  args.sets = {"nmae=x"};
+  EXPECT_TRUE(IsDiagnostics(MakeSubmission(args).status()));
+  EXPECT_FALSE(IsDiagnostics(absl::InvalidArgumentError("x")));
 }
 
 }  // namespace

@@ -53,6 +53,15 @@ TEST(Arguments, RunIsTheDefault) {
               ElementsAre("python3", "--help"));
 }
 
+TEST(Arguments, WordsAreUtf8) {
+  for (const Words& words : {Words{"--", "echo", "caf\xe9"}, Words{"eval", "caf\xe9"}}) {
+    const auto command = ParseCommandLine(words, NoEnvironment);
+    EXPECT_THAT(std::string(command.status().message()),
+                HasSubstr("the word 'caf\\xe9' is not UTF-8"));
+  }
+  EXPECT_THAT(Parse<RunArgs>({"--", "echo", "café"}).job.command, ElementsAre("echo", "café"));
+}
+
 TEST(Arguments, ARunOnHosts) {
   const RunArgs args = Parse<RunArgs>({"--hosts=a,b:4,[fd00::2]:2,root@fd00::3", "--ssh",
                                        "ssh -p 2", "--launcher=/opt/launcher", "j.yaml"});
