@@ -187,7 +187,8 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   }
   if (!plan_.has_value()) LS_RETURN_IF_ERROR(StartAgent(spec, reached));
   if (network.has_value()) {
-    LS_ASSIGN_OR_RETURN(const std::string package, ShipWorkdir(reached, &request));
+    const auto packages = coordinator::PackagesClient::Create(reached);
+    LS_ASSIGN_OR_RETURN(const std::string package, ShipWorkdir(packages.get(), &request));
     if (!package.empty()) LS_RETURN_IF_ERROR(coordinator->HasPackage(package));
   }
   LS_RETURN_IF_ERROR(Submit(request));
@@ -352,11 +353,11 @@ absl::Status LocalRun::Submit(const SubmitJobRequest& request) {
     absl::MutexLock lock(&mu_);
     client = client_;
   }
-  LS_ASSIGN_OR_RETURN(const SubmitJobResponse response, client->SubmitJob(request, kCallTimeout));
   profiled_ = !request.spec().profile().steps().empty();
   // What another run has measured in this folder is not this one's.
   const std::string& own = args_.job.run_dir;
   if (profiled_ && !own.empty()) ::unlink((own + "/profile.txt").c_str());
+  LS_ASSIGN_OR_RETURN(const SubmitJobResponse response, client->SubmitJob(request, kCallTimeout));
   known_.set_job_id(response.job_id());
   known_.set_run_dir(ChosenRunFolder(args_.job.run_dir, args_.job.runs_dir, response.run_dir()));
   absl::MutexLock lock(&mu_);

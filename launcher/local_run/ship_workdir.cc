@@ -6,7 +6,6 @@
 #include "absl/time/time.h"
 #include "common/status.h"
 #include "coordinator/client/package_store.h"
-#include "coordinator/client/packages.h"
 #include "launcher/agent/run_folder.h"
 #include "launcher/package/package.h"
 
@@ -17,7 +16,7 @@ constexpr absl::Duration kSendWithin = absl::Minutes(2);
 
 }  // namespace
 
-absl::StatusOr<std::string> ShipWorkdir(const coordinator::ClientOptions& coordinator,
+absl::StatusOr<std::string> ShipWorkdir(coordinator::PackagesClient* client,
                                         SubmitJobRequest* request) {
   const std::string& workdir = request->spec().workdir();
   if (workdir.empty() || absl::StartsWith(workdir, "/")) return std::string();
@@ -29,7 +28,6 @@ absl::StatusOr<std::string> ShipWorkdir(const coordinator::ClientOptions& coordi
                      "absolute one is theirs)"));
   }
   if (!package.ok()) return Annotate(package.status(), "workdir");
-  const auto client = coordinator::PackagesClient::Create(coordinator);
   LS_RETURN_IF_ERROR(client->Put(package->id, package->bytes, kSendWithin).status());
   request->mutable_spec()->set_workdir(coordinator::PackageWorkdir(package->id));
   return package->id;

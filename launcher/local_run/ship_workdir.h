@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "coordinator/client/client.h"
+#include "coordinator/client/packages.h"
 #include "proto/coordinator.pb.h"
 
 namespace lockstep::launcher {
@@ -17,7 +17,7 @@ namespace lockstep::launcher {
 // an absolute one is the nodes' own. Blocks. Returns the package's name; empty: none was needed.
 // Errors: FailedPrecondition, InvalidArgument and ResourceExhausted as PackFolder, with what to do;
 // those of PackagesClient::Put.
-absl::StatusOr<std::string> ShipWorkdir(const coordinator::ClientOptions& coordinator,
+absl::StatusOr<std::string> ShipWorkdir(coordinator::PackagesClient* client,
                                         SubmitJobRequest* request);
 
 }  // namespace lockstep::launcher

@@ -14,6 +14,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/printable.h"
@@ -21,6 +22,7 @@
 #include "coordinator/client/client.h"
 #include "coordinator/client/diagnosis.h"
 #include "coordinator/client/files.h"
+#include "coordinator/client/packages.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/follow.h"
 #include "launcher/follow/renderer.h"
@@ -141,42 +143,80 @@ absl::StatusOr<std::vector<SubmitJobRequest>> MakeRequests(const SubmitArgs& arg
   return requests;
 }
 
-// In order; the elements of an array get the first one's id. Errors: as SubmitJob; says how many
-// were accepted before.
+absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
+
+// What ended a submission before its end, with the jobs that were accepted and how they are ended.
+absl::Status WithAccepted(const absl::Status& why, const SubmitArgs& args,
+                          const std::vector<SubmitJobResponse>& jobs, size_t wanted) {
+  if (jobs.empty()) return why;
+  std::vector<std::string> ids;
+  for (const SubmitJobResponse& job : jobs) ids.push_back(job.job_id());
+  const std::string accepted =
+      wanted == 1 ? "the job was accepted"
+                  : absl::StrCat(jobs.size(), " of ", wanted, " jobs of the array were accepted");
+  return absl::Status(
+      why.code(),
+      absl::StrCat(why.message(), "; ", accepted, ": ", absl::StrJoin(ids, " "),
+                   "; to end one: launcher cancel", args.coordinator.flags, " ", ids[0]));
+}
+
+// In order; the elements of an array get the first one's id. Errors: as SubmitJob, and Cancelled
+// when `stopped` was set meanwhile; says which were accepted before.
 absl::StatusOr<std::vector<SubmitJobResponse>> SubmitAll(const SubmitArgs& args,
                                                          coordinator::Client* client,
+                                                         const std::atomic<bool>& stopped,
                                                          std::vector<SubmitJobRequest> requests) {
   std::vector<SubmitJobResponse> jobs;
   for (SubmitJobRequest& request : requests) {
+    if (stopped) break;
     if (!jobs.empty()) request.mutable_array()->set_id(jobs.front().job_id());
     absl::StatusOr<SubmitJobResponse> job = client->SubmitJob(request, kReplyTimeout);
-    if (!job.ok() && !jobs.empty()) {
-      return absl::Status(job.status().code(),
-                          absl::StrCat(job.status().message(), "; ", jobs.size(), " of ",
-                                       requests.size(), " jobs of the array were accepted: ",
-                                       jobs.front().job_id(), " is the first"));
+    if (!job.ok()) {
+      const absl::Status why =
+          stopped
+              ? absl::CancelledError(absl::StrCat("interrupted, and no answer came about the job ",
+                                                  "on its way: ", job.status().message()))
+              : job.status();
+      return WithAccepted(why, args, jobs, requests.size());
     }
-    if (!job.ok()) return job.status();
     jobs.push_back(*std::move(job));
   }
-  return jobs;
+  if (!stopped) return jobs;
+  return WithAccepted(Interrupted(), args, jobs, requests.size());
 }
 
-// Elements of an array mostly have the same one.
-absl::Status ShipWorkdirs(const coordinator::ClientOptions& coordinator,
+// Elements of an array mostly have the same one. Errors: as ShipWorkdir.
+absl::Status ShipWorkdirs(coordinator::PackagesClient* client, const std::atomic<bool>& stopped,
                           std::vector<SubmitJobRequest>& requests) {
   std::map<std::string, std::string> shipped;  // what the file says -> its package
   for (SubmitJobRequest& request : requests) {
+    if (stopped) return Interrupted();
     const std::string folder = request.spec().workdir();
     const auto known = shipped.find(folder);
     if (known != shipped.end()) {
       request.mutable_spec()->set_workdir(known->second);
       continue;
     }
-    LS_RETURN_IF_ERROR(ShipWorkdir(coordinator, &request).status());
+    const absl::Status sent = ShipWorkdir(client, &request).status();
+    if (stopped) return Interrupted();
+    LS_RETURN_IF_ERROR(sent);
     shipped[folder] = request.spec().workdir();
   }
   return absl::OkStatus();
+}
+
+// Sends what the jobs need, and submits them. A signal ends it after the job that is on its way.
+absl::StatusOr<std::vector<SubmitJobResponse>> ShipAndSubmit(
+    const SubmitArgs& args, const coordinator::ClientOptions& coordinator,
+    coordinator::Client* client, std::vector<SubmitJobRequest>& requests) {
+  const auto packages = coordinator::PackagesClient::Create(coordinator);
+  std::atomic<bool> stopped{false};
+  StopSignals signals([&](int) {
+    stopped = true;
+    packages->Stop();
+  });
+  LS_RETURN_IF_ERROR(ShipWorkdirs(packages.get(), stopped, requests));
+  return SubmitAll(args, client, stopped, requests);
 }
 
 void PrintSubmitted(const SubmitArgs& args, const SubmitJobResponse& job) {
@@ -227,28 +267,21 @@ int AwaitAll(coordinator::Client* client, const std::vector<SubmitJobResponse>& 
 int RunVerb(const SubmitArgs& args) {
   StopSignals::Block();
   absl::StatusOr<std::vector<SubmitJobRequest>> requests = MakeRequests(args);
-  if (!requests.ok()) {
-    if (!absl::IsInvalidArgument(requests.status())) return Complain(requests.status());
-    std::cerr << requests.status().message();  // diagnostics of the job file, formatted
-    return kExitBadJobFile;
-  }
+  if (!requests.ok()) return Complain(requests.status());
   const auto options = ClientOptionsOf(args.coordinator);
   if (!options.ok()) return Complain(options.status());
-  const absl::Status shipped = ShipWorkdirs(*options, *requests);
-  if (!shipped.ok()) return Complain(shipped);
-  auto client = Connect(args.coordinator);
-  if (!client.ok()) return Complain(client.status());
-  const auto jobs = SubmitAll(args, client->get(), *requests);
+  const auto client = coordinator::Client::Create(*options);
+  const auto jobs = ShipAndSubmit(args, *options, client.get(), *requests);
   if (!jobs.ok()) return Complain(jobs.status());
   const std::string id = Printable(jobs->front().job_id());
   if (!args.common.quiet) {
     std::cerr << "submitted as " << id;
     if (jobs->size() > 1) std::cerr << " and " << jobs->size() - 1 << " more";
     std::cerr << std::endl;
-    TellOfMissingNodes(args, client->get());
+    TellOfMissingNodes(args, client.get());
   }
   if (args.follow) {
-    return FollowSubmitted(args, client->get(), jobs->front().job_id(),
+    return FollowSubmitted(args, client.get(), jobs->front().job_id(),
                            requests->front().spec().logs().tee());
   }
   if (!args.common.quiet && !args.wait) {
@@ -258,7 +291,7 @@ int RunVerb(const SubmitArgs& args) {
               << "  end it:     launcher cancel" << flags << " " << id << std::endl;
   }
   for (const SubmitJobResponse& job : *jobs) PrintSubmitted(args, job);
-  return args.wait ? AwaitAll(client->get(), *jobs) : kExitOk;
+  return args.wait ? AwaitAll(client.get(), *jobs) : kExitOk;
 }
 
 int RunVerb(const ListArgs& args) {

@@ -2,6 +2,7 @@
 """What docs/queue.md promises, of a coordinator with agents: who waits for whom and why, and what was used. Who makes
 room for whom is preemption_test.py's."""
 
+import contextlib
 import json
 import os
 import re
@@ -11,6 +12,14 @@ import unittest
 import harness
 from gates import Gates, seconds_between
 from harness import steps_that_last, wait_until
+
+
+def threads_of(pid):
+    names = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/task/{thread}/comm", encoding="utf-8") as file:
+            names.append(file.read().strip())
+    return names
 
 
 class Submissions(Gates):
@@ -51,6 +60,28 @@ class Submissions(Gates):
         code, out, err = self.finish(child)
         self.assertEqual(code, 8, out + err)
         self.assertEqual(len(out.split()), 3, "the ids of all")
+
+    def test_an_array_that_is_interrupted_says_what_was_accepted(self):
+        path = self.write("many.yaml", "run: 'true'\n")
+        self.coordinator.send_signal(signal.SIGSTOP)
+        child = self.start("launcher", "submit", f"--coordinator={self.address}", "--array=0-999", path)
+        wait_until(lambda: "signals" in threads_of(child.pid), 20, "it listens to signals")
+        child.send_signal(signal.SIGINT)
+        self.coordinator.send_signal(signal.SIGCONT)
+        code, out, err = self.finish(child)
+        self.assertEqual(code, 130, out + err)
+        accepted = re.search(r"interrupted; (\d+) of 1000 jobs of the array were accepted: ([^;]*); to end one: "
+                             r"launcher cancel --coordinator=\S+ (\S+)", err)
+        self.assertEqual(out, "")
+        jobs = [job["job_id"] for job in json.loads(self.ask("list", "-o", "json"))["jobs"]]
+        self.assertLess(len(jobs), 1000)
+        if accepted is None:
+            self.assertEqual(jobs, [], err)
+            self.assertIn("error: interrupted", err)
+        else:
+            self.assertEqual(sorted(accepted[2].split()), sorted(jobs))
+            self.assertEqual(int(accepted[1]), len(jobs))
+            self.assertEqual(accepted[3], accepted[2].split()[0])
 
     def test_an_array_runs_one_at_once(self):
         self.join("one", 3)
