@@ -103,9 +103,11 @@ struct StepResult {
   double learning_rate = 0;
   bool skipped = false;  // no valid target, or gradients not finite: state unchanged but the step
   bool finite = true;
-  // When not finite: the first parameter, in the order of the state, whose gradient is not, or
-  // "the loss". Lives as long as the executor.
+  // When not finite: the first parameter, in the order of the state, whose gradient is not, or one
+  // of the two. Lives as long as the executor.
   std::string_view nonfinite;
+  static constexpr std::string_view kLoss = "the loss";
+  static constexpr std::string_view kStatistics = "a statistic of the batch";
   int64_t skipped_in_a_row = 0;  // steps up to this one that were not finite
   double gradient_norm = 0;      // before clipping; 0 when it is not asked for
   double loss_scale = 1;         // that the step was made with

@@ -323,7 +323,7 @@ StepResult CudaUpdater::Examine() const {
   }
   result.skipped = !result.finite || n == 0;
   if (result.finite) return result;
-  result.nonfinite = "the loss";
+  result.nonfinite = std::isfinite(loss) && counted ? StepResult::kStatistics : StepResult::kLoss;
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const double* sums = told_->sums + tensors_[i].first_block;
     if (std::all_of(sums, sums + tensors_[i].blocks, [](double x) { return std::isfinite(x); })) {

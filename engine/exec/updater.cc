@@ -36,12 +36,15 @@ float Read(absl::Span<const GradientSlice> reduced, int64_t at) {
   return 0;
 }
 
-bool AllFinite(const SimdKernels& simd, absl::Span<const GradientSlice> reduced, ThreadPool* pool) {
+// Of the elements from `from` on.
+bool AllFinite(const SimdKernels& simd, absl::Span<const GradientSlice> reduced, int64_t from,
+               ThreadPool* pool) {
   std::atomic<bool> finite{true};
   pool->Run([&](int index) {
     for (const GradientSlice& slice : reduced) {
-      const auto [begin, end] = CutPart(slice.end - slice.begin, index, pool->threads());
-      if (!simd.all_finite(slice.data + begin, end - begin)) {
+      const int64_t first = std::clamp<int64_t>(from - slice.begin, 0, slice.end - slice.begin);
+      const auto [begin, end] = CutPart(slice.end - slice.begin - first, index, pool->threads());
+      if (!simd.all_finite(slice.data + first + begin, end - begin)) {
         finite.store(false, std::memory_order_relaxed);
         return;
       }
@@ -159,9 +162,11 @@ Updater::Findings Updater::Find(Slices reduced, ThreadPool* pool) {
   Findings findings;
   if (plan_.spec().clip_norm > 0) {
     findings.squares = table_.SumSquares(reduced, pool);
-    findings.finite = std::isfinite(findings.squares);
+    // The sums are of the parameters alone: the statistics lie in the tail.
+    findings.finite =
+        std::isfinite(findings.squares) && AllFinite(simd_, reduced, plan_.TailBegin(), pool);
   } else {
-    findings.finite = AllFinite(simd_, reduced, pool);
+    findings.finite = AllFinite(simd_, reduced, 0, pool);
   }
   if (!findings.finite) findings.nonfinite = table_.FirstNonFinite(reduced);
   return findings;
@@ -171,13 +176,11 @@ Updater::Findings Updater::Find(Slices reduced, ThreadPool* pool) {
 Updater::Findings Updater::FindIn(absl::Span<const double> sums) const {
   const auto finite = [](double sum) { return std::isfinite(sum); };
   const auto parameters = sums.first(static_cast<size_t>(table_.block_count()));
-  const bool clips = plan_.spec().clip_norm > 0;
   Findings findings;
-  if (clips) {
+  if (plan_.spec().clip_norm > 0) {
     for (const double sum : parameters) findings.squares += sum;
   }
-  const auto looked_at = clips ? parameters : sums;
-  findings.finite = std::all_of(looked_at.begin(), looked_at.end(), finite);
+  findings.finite = std::all_of(sums.begin(), sums.end(), finite);
   for (size_t i = 0; !findings.finite && i < table_.targets().size(); ++i) {
     const ParameterTarget& target = table_.targets()[i];
     const auto own =
@@ -207,7 +210,7 @@ StepResult Updater::Examine(Slices reduced, Findings findings) const {
   result.skipped = !result.finite || n == 0;
   if (!result.finite) {
     const int first = findings.nonfinite;
-    result.nonfinite = "the loss";
+    result.nonfinite = std::isfinite(loss) && counted ? StepResult::kStatistics : StepResult::kLoss;
     if (first >= 0) result.nonfinite = table_.targets()[static_cast<size_t>(first)].spec->name;
   }
   return result;

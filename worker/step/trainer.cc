@@ -244,8 +244,9 @@ void Trainer::NoteFirstCommit() {
 absl::Status Trainer::CheckFinite(int64_t step, const engine::StepResult& result) const {
   if (result.finite) return absl::OkStatus();
   const Train& train = compiled_.job.train();
-  const bool loss = result.nonfinite == "the loss";
-  const std::string what = absl::StrCat("step ", step, ": ", loss ? "" : "the gradient of ",
+  const bool gradient = result.nonfinite != engine::StepResult::kLoss &&
+                        result.nonfinite != engine::StepResult::kStatistics;
+  const std::string what = absl::StrCat("step ", step, ": ", gradient ? "the gradient of " : "",
                                         std::string(result.nonfinite), " is not finite");
   // While the scale is being found an overflow is its doing; at 1 there is no scale to blame.
   if (result.loss_scale > 1) {

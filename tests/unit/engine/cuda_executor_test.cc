@@ -253,6 +253,20 @@ TEST(CudaExecutorTest, GradientsThatAreNotFiniteAreNamedAndSkipped) {
   EXPECT_EQ(job.executor->committed_step(), 1);
 }
 
+TEST(CudaExecutorTest, StatisticsThatAreNotFiniteSkipTheStep) {
+  for (const double clip : {0.0, 0.5}) {
+    TrainSpec spec = OnGpu(NormedCnn());
+    spec.clip_norm = clip;
+    Job job(spec);
+    std::vector<float> gradients = PoisonedGradients(&job, 1, 0);
+    const auto plan = std::dynamic_pointer_cast<const CompiledPlan>(job.plan);
+    gradients[static_cast<size_t>(plan->layout().statistics.back().begin)] = INFINITY;
+    const StepResult result = UpdateWith(&job, 1, gradients);
+    EXPECT_TRUE(result.skipped);
+    EXPECT_EQ(result.nonfinite, StepResult::kStatistics);
+  }
+}
+
 TEST(CudaExecutorTest, HooksEndARun) {
   TrainSpec spec = OnGpu(DeepMlp());
   Job job(spec);

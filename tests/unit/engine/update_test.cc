@@ -6,10 +6,13 @@
 
 #include <limits>
 #include <numeric>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/exec/plan.h"
 #include "engine/optim/groups.h"
 #include "tests/unit/engine/mlp_job.h"
+#include "tests/unit/engine/step_job.h"
 #include "tests/unit/engine/update_job.h"
 
 namespace lockstep::engine {
@@ -161,6 +164,48 @@ TEST(UpdateTest, NonFiniteStepsAreNamedAndCounted) {
     EXPECT_EQ(result.nonfinite, "the loss");
     EXPECT_EQ(result.skipped_in_a_row, 3);
     EXPECT_EQ(job.Step(5).skipped_in_a_row, 0);
+  }
+}
+
+// They would stay in the running statistics: no later step brings an infinity back.
+TEST(UpdateTest, StatisticsThatAreNotFiniteSkipTheStep) {
+  for (const double clip : {0.0, 0.5}) {
+    for (const bool sharded : {false, true}) {
+      SCOPED_TRACE(absl::StrCat("clip_norm ", clip, sharded ? ", in parts" : ""));
+      TrainSpec spec = NormedCnn();
+      spec.clip_norm = clip;
+      spec.shard_moments = sharded;
+      Job job(spec);
+      const int64_t count = job.plan->gradient_count();
+      const auto plan = std::dynamic_pointer_cast<const CompiledPlan>(job.plan);
+      Pages vector(static_cast<size_t>(count) * 4);
+      const GradientSlice all{0, count, vector.floats()};
+      std::vector<double> sums(job.plan->SumBlocks().size());
+      std::vector<int> blocks(sums.size());
+      std::iota(blocks.begin(), blocks.end(), 0);
+      SpreadUpdate* const spread = job.executor->spread_update();
+      if (sharded) {
+        ASSERT_TRUE(job.executor->HoldMoments({{0, count, vector.floats()}}).ok());
+        ASSERT_TRUE(spread->HoldSums(blocks).ok());
+      }
+      job.SumShards(1, 0, spec.shards, vector.floats());
+      for (const GradientSlot& statistic : plan->layout().statistics) {
+        float& one = vector.floats()[statistic.begin];
+        const float before = std::exchange(one, std::numeric_limits<float>::infinity());
+        const int64_t step = job.executor->begun_step() + 1;
+        StepResult result;
+        if (sharded) {
+          ASSERT_TRUE(
+              spread->SumSquares(step, absl::MakeConstSpan(&all, 1), absl::MakeSpan(sums)).ok());
+          result = spread->BeginUpdateWith(step, sums).value();
+        } else {
+          result = job.executor->Update(step, absl::MakeConstSpan(&all, 1)).value();
+        }
+        EXPECT_TRUE(result.skipped);
+        EXPECT_EQ(result.nonfinite, StepResult::kStatistics);
+        one = before;
+      }
+    }
   }
 }
 
