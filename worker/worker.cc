@@ -128,7 +128,7 @@ class Worker {
     LS_ASSIGN_OR_RETURN(device_hash_, trainer_->DeviceHash());
     LS_ASSIGN_OR_RETURN(device_description_, DescribeDeviceOf(trainer_->plan()));
     const std::string run_dir = RunDir(bootstrap_.assignment());
-    record_ = RunRecord::Remember(run_dir, compiled.total_steps);
+    record_ = std::make_unique<RunRecord>(run_dir, compiled.total_steps);
     LS_ASSIGN_OR_RETURN(faults_,
                         FaultInjector::FromEnvironment(bootstrap_.assignment().slot(), run_dir,
                                                        bootstrap_.assignment().job_id()));

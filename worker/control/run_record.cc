@@ -20,36 +20,7 @@ namespace {
 constexpr int64_t kEveryStepUntil = 100;
 constexpr int64_t kLinesOfARun = 1000;
 
-absl::StatusOr<UniqueFd> OpenForAppend(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  return fd;
-}
-
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<RunRecord>> RunRecord::Open(const std::string& run_dir,
-                                                           int64_t total_steps) {
-  std::unique_ptr<RunRecord> record(new RunRecord(run_dir, total_steps));
-  LS_RETURN_IF_ERROR(record->OpenFiles());
-  return record;
-}
-
-std::unique_ptr<RunRecord> RunRecord::Remember(const std::string& run_dir, int64_t total_steps) {
-  std::unique_ptr<RunRecord> record(new RunRecord(run_dir, total_steps));
-  absl::MutexLock lock(&record->mu_);
-  record->writes_ = false;
-  return record;
-}
-
-absl::Status RunRecord::OpenFiles() {
-  absl::MutexLock lock(&file_mu_);
-  for (Output* output : {&metrics_file_, &ledger_file_}) {
-    if (output->fd.valid()) continue;
-    LS_ASSIGN_OR_RETURN(output->fd, OpenForAppend(absl::StrCat(run_dir_, "/", output->name)));
-  }
-  return absl::OkStatus();
-}
 
 void RunRecord::SetWriter(bool writes, bool remembered) {
   Write();
@@ -148,10 +119,12 @@ void RunRecord::Append(Output* output, const std::string& bytes) {
   } else {
     output->lossy = true;
   }
+  const std::string path = absl::StrCat(run_dir_, "/", output->name);
   if (!output->kept.empty() && !output->fd.valid()) {
-    auto opened = OpenForAppend(absl::StrCat(run_dir_, "/", output->name));
-    if (!opened.ok()) return NoteFailing(output, opened.status());
-    output->fd = *std::move(opened);
+    output->fd = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    if (!output->fd.valid()) {
+      return NoteFailing(output, ErrnoStatus(errno, absl::StrCat("open ", path)));
+    }
   }
   size_t done = 0;
   while (done < output->kept.size()) {
@@ -159,14 +132,14 @@ void RunRecord::Append(Output* output, const std::string& bytes) {
         ::write(output->fd.get(), output->kept.data() + done, output->kept.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      NoteFailing(output, ErrnoStatus(errno, absl::StrCat("write ", run_dir_, "/", output->name)));
+      NoteFailing(output, ErrnoStatus(errno, absl::StrCat("write ", path)));
       break;
     }
     done += static_cast<size_t>(n);
   }
   output->kept.erase(0, done);
   if (!output->kept.empty() || !std::exchange(output->failing, false)) return;
-  LS_LOG_INFO << run_dir_ << "/" << output->name << " is written again"
+  LS_LOG_INFO << path << " is written again"
               << (std::exchange(output->lossy, false) ? "; some of it is missing" : "");
 }
 

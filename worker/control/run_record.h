@@ -23,11 +23,10 @@
 
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "common/fd.h"
 #include "proto/coordinator.pb.h"
@@ -36,11 +35,9 @@ namespace lockstep::worker {
 
 class RunRecord {
  public:
-  // Opens (appends to) the files in `run_dir`. Errors: those of the file system, naming the file.
-  static absl::StatusOr<std::unique_ptr<RunRecord>> Open(const std::string& run_dir,
-                                                         int64_t total_steps);
-  // Remembers only, until Open below.
-  static std::unique_ptr<RunRecord> Remember(const std::string& run_dir, int64_t total_steps);
+  // Of the run whose folder is `run_dir`. It remembers only, until SetWriter.
+  RunRecord(const std::string& run_dir, int64_t total_steps)
+      : run_dir_(run_dir), total_steps_(total_steps) {}
   // Begins to write (the files are opened the first time), or ceases to after what there is was
   // written. With `remembered`, what was remembered is written first. What cannot be opened or
   // written is tried again with each Write, and costs no run.
@@ -61,8 +58,6 @@ class RunRecord {
   void Write();
 
  private:
-  RunRecord(const std::string& run_dir, int64_t total_steps)
-      : run_dir_(run_dir), total_steps_(total_steps) {}
   // What was collected between two calls of Write.
   struct Piece {
     std::string metrics;
@@ -78,7 +73,6 @@ class RunRecord {
     bool lossy = false;    // lines or records are missing
   };
   static constexpr size_t kMostKept = 8 << 20;
-  absl::Status OpenFiles();
   void Append(Output* output, const std::string& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mu_);
   // Says why, once until it is written again.
   void NoteFailing(Output* output, const absl::Status& why);
@@ -90,7 +84,7 @@ class RunRecord {
   Output ledger_file_ ABSL_GUARDED_BY(file_mu_) = {"ledger.bin", {}, {}};
 
   absl::Mutex mu_;
-  bool writes_ ABSL_GUARDED_BY(mu_) = true;
+  bool writes_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<Piece> pieces_ ABSL_GUARDED_BY(mu_);
   std::string metrics_ ABSL_GUARDED_BY(mu_);
   std::string ledger_ ABSL_GUARDED_BY(mu_);

@@ -36,16 +36,17 @@ class JsonFiles : public testing::Test {
 };
 
 TEST_F(JsonFiles, Metrics) {
-  const auto record = RunRecord::Open(dir_, 1000).value();
-  record->Step(1, 0.1, 1.0 / 3, 0.1, int64_t{1} << 40);
-  record->Step(2, 0.2, NAN, 0.1, 64, /*loss_scale=*/65536, /*overflow=*/true);
+  RunRecord record(dir_, 1000);
+  record.SetWriter(true, false);
+  record.Step(1, 0.1, 1.0 / 3, 0.1, int64_t{1} << 40);
+  record.Step(2, 0.2, NAN, 0.1, 64, /*loss_scale=*/65536, /*overflow=*/true);
   EvalResult eval;
   eval.set_step(2);
   eval.set_loss(0.5);
   eval.set_samples(10000);
   eval.mutable_ema()->set_loss(0.25);
-  record->Eval(eval);
-  record->Write();
+  record.Eval(eval);
+  record.Write();
   std::istringstream lines(Read("metrics.jsonl"));
   std::string line;
   int count = 0;
