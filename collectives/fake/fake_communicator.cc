@@ -48,13 +48,11 @@ FakeCommunicator::FakeCommunicator(std::shared_ptr<FakeGroup> group, int64_t gen
       recorder_(recorder) {}
 
 Operation FakeCommunicator::NewOperation(OpKind kind, int64_t count, DType dtype) const {
-  Operation operation;
-  operation.kind = kind;
-  operation.dtype = dtype;
-  operation.count = count;
-  operation.generation = generation_;
-  operation.sequence = sequence_ + 1;
-  return operation;
+  return {.kind = kind,
+          .dtype = dtype,
+          .generation = generation_,
+          .sequence = sequence_ + 1,
+          .count = count};
 }
 
 absl::Status FakeCommunicator::BeginCall(const Operation& operation, int64_t bytes) {

@@ -9,13 +9,11 @@
 namespace lockstep {
 
 Operation HostsCommunicator::NewOperation(OpKind kind, int64_t count, DType dtype) const {
-  Operation operation;
-  operation.kind = kind;
-  operation.dtype = dtype;
-  operation.count = count;
-  operation.generation = generation();
-  operation.sequence = sequence_ + 1;
-  return operation;
+  return {.kind = kind,
+          .dtype = dtype,
+          .generation = generation(),
+          .sequence = sequence_ + 1,
+          .count = count};
 }
 
 absl::Status HostsCommunicator::BeginCall(const Operation& operation, int64_t bytes) {

@@ -77,13 +77,11 @@ absl::Status ShmCommunicator::Join(absl::Time deadline) {
 }
 
 Operation ShmCommunicator::NewOperation(OpKind kind, int64_t count, DType dtype) const {
-  Operation operation;
-  operation.kind = kind;
-  operation.dtype = dtype;
-  operation.count = count;
-  operation.generation = generation();
-  operation.sequence = sequence_ + 1;
-  return operation;
+  return {.kind = kind,
+          .dtype = dtype,
+          .generation = generation(),
+          .sequence = sequence_ + 1,
+          .count = count};
 }
 
 absl::Status ShmCommunicator::BeginCall(const Operation& operation, int64_t bytes) {
