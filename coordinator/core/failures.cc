@@ -184,6 +184,8 @@ bool IsForGood(const Worker& worker) {
   }
 }
 
+bool MayStartLater(const Worker& worker) { return worker.exited && worker.exited->may_pass(); }
+
 std::string Cause(const Worker& worker) {
   if (worker.verdict_serial != 0) return worker.verdict;
   if (worker.failed) return worker.failed->message();

@@ -27,6 +27,9 @@ std::string Cause(const Worker& worker);
 // life of it there would end the same way: wrong input, no memory, damaged data, another build.
 bool IsForGood(const Worker& worker);
 
+// Returns whether it could not be started for what may pass (WorkerExited::may_pass).
+bool MayStartLater(const Worker& worker);
+
 // Names the first of `failed` and its victims. Null members are not allowed; at least one.
 Fault NameFault(const Job& job, const std::vector<const Worker*>& failed);
 

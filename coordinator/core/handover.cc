@@ -108,8 +108,9 @@ std::string OnNode(const Worker& worker) {
 void NoteFailedRelief(Context& context, Job& job, Slot& slot) {
   const Worker& worker = *slot.worker;
   job.relieve_again = context.now + kAgainAfter;
-  const bool cannot_start = worker.exited && worker.exited->may_pass();
-  if (IsForGood(worker) || cannot_start) ExcludeNode(context, job, worker.node_id, Cause(worker));
+  if (IsForGood(worker) || MayStartLater(worker)) {
+    ExcludeNode(context, job, worker.node_id, Cause(worker));
+  }
   AppendNotice(context, job,
                absl::StrCat(OnNode(worker), " was to relieve rank ", slot.relieves,
                             ", and cannot: ", Cause(worker)));

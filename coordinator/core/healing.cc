@@ -114,8 +114,7 @@ bool AnyElsewhere(const Job& job, const Worker& worker, bool (*is_one)(const Wor
 // one that is no member yet has nothing that the others lack. What a member meets is the job's own,
 // and so is what all hosts of a job that begins meet: a file that is nowhere.
 bool CostsTheNode(const Job& job, const Worker& worker) {
-  const bool cannot_start = worker.exited && worker.exited->may_pass();
-  if ((!IsForGood(worker) && !cannot_start) || IsMember(job, worker)) return false;
+  if ((!IsForGood(worker) && !MayStartLater(worker)) || IsMember(job, worker)) return false;
   return OthersHold(job, worker) ||
          AnyElsewhere(job, worker, [](const Worker& other) { return other.ready.has_value(); });
 }
@@ -133,15 +132,19 @@ bool AwaitsOtherHosts(const Job& job) {
   });
 }
 
+void NoteExcluded(Context& context, Job& job, const Worker& worker, absl::Duration span) {
+  AppendNotice(context, job,
+               absl::StrCat(SayFailed(job, worker), "; for ", DurationText(span),
+                            " no worker of this job is started on ", worker.host));
+}
+
 // The same for the node of this worker, and says so.
 void Exclude(Context& context, Job& job, const Worker& worker) {
   if (worker.node_id.empty()) return;
   const absl::Duration span = ExcludeNode(context, job, worker.node_id, Cause(worker));
   if (span == absl::ZeroDuration()) return;
   NoteNodeFailure(context, worker.node_id, SayFailed(job, worker), job.id);
-  AppendNotice(context, job,
-               absl::StrCat(SayFailed(job, worker), "; for ", DurationText(span),
-                            " no worker of this job is started on ", worker.host));
+  NoteExcluded(context, job, worker, span);
 }
 
 // Returns whether the worker's agent leaves, and ends it.
@@ -203,6 +206,27 @@ std::vector<Slot*> FailedSlots(Job& job) {
   return slots;
 }
 
+// As ExcludeNode, for `first` or longer.
+absl::Duration ExcludeFrom(Context& context, Job& job, const std::string& node_id,
+                           const std::string& reason, absl::Duration first) {
+  if (IsExcluded(job, node_id, context.now)) return absl::ZeroDuration();
+  Exclusion& exclusion = job.excluded[node_id];
+  exclusion.reason = reason;
+  const int doublings = std::min(exclusion.times++, 16);
+  const absl::Duration span =
+      std::min(context.state.options.exclude_most, first * (int64_t{1} << doublings));
+  exclusion.until = context.now + span;
+  return span;
+}
+
+// What hindered the start may be over in a moment, and no sooner: without this a lack of processes
+// or memory for less than a second would use up all restarts.
+void StartLater(Context& context, Job& job, const Worker& worker) {
+  const absl::Duration span =
+      ExcludeFrom(context, job, worker.node_id, Cause(worker), context.state.options.start_again);
+  if (span > absl::ZeroDuration()) NoteExcluded(context, job, worker, span);
+}
+
 // One failed worker. Returns whether the job goes on.
 bool HealOne(Context& context, Job& job, Slot& slot) {
   const Worker& worker = *slot.worker;
@@ -219,12 +243,15 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
     End(context, job, worker, "");
     return false;
   }
-  if (IsPoison(job, slot, node_lost)) {
+  const bool later = MayStartLater(worker) && !IsCommand(job);
+  if (!later && IsPoison(job, slot, node_lost)) {
     End(context, job, worker, "it ended so before the first step once before");
     return false;
   }
   // What fails together is one failure; a replacement that fails is another.
-  OpenFault* fault = member || slot.lives == job.lives + 1 ? Unfollowed(job) : nullptr;
+  const bool together = member || slot.lives == job.lives + 1 ||
+                        (later && IsExcluded(job, worker.node_id, context.now));
+  OpenFault* fault = together ? Unfollowed(job) : nullptr;
   if (fault == nullptr) {
     if (!node_lost && !SpendRestart(job)) {
       End(context, job, worker,
@@ -241,6 +268,7 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
   fault->failed = std::min(fault->failed, worker.failed_at);
   const std::string failed = SayFailed(job, worker);
   if (member) AbortCurrentGeneration(context, job, failed);
+  if (later) StartLater(context, job, worker);
   Retire(context, job, slot, fault->number);
   const std::string next = Refill(context, job, slot);
   if (member && (job.state == RUNNING || job.out_of_sight)) {
@@ -358,15 +386,7 @@ bool SpendRestart(Job& job) {
 
 absl::Duration ExcludeNode(Context& context, Job& job, const std::string& node_id,
                            const std::string& reason) {
-  if (IsExcluded(job, node_id, context.now)) return absl::ZeroDuration();
-  const Options& options = context.state.options;
-  Exclusion& exclusion = job.excluded[node_id];
-  exclusion.reason = reason;
-  const int doublings = std::min(exclusion.times++, 16);
-  const absl::Duration span =
-      std::min(options.exclude_most, options.exclude_for * (int64_t{1} << doublings));
-  exclusion.until = context.now + span;
-  return span;
+  return ExcludeFrom(context, job, node_id, reason, context.state.options.exclude_for);
 }
 
 void StartLife(Context& context, Job& job, Slot& slot) {
