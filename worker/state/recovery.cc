@@ -2,9 +2,12 @@
 #include "worker/state/recovery.h"
 
 #include <algorithm>
+#include <cstring>
+#include <new>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/available_memory.h"
 #include "common/hash_bytes.h"
 #include "common/status.h"
 
@@ -29,6 +32,23 @@ absl::StatusOr<std::vector<T>> Exchange(Communicator* communicator, const T& min
 }
 
 }  // namespace
+
+OldState::OldState(const Communicator& communicator, const char* state, size_t bytes)
+    : count_(bytes) {
+  const std::vector<int> hosts = communicator.hosts();
+  const auto ranks =
+      std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(communicator.rank())]);
+  if (static_cast<int64_t>(bytes) > AvailableMemory() / 2 / ranks) return;
+  bytes_.reset(new (std::nothrow) char[bytes]);
+  if (bytes_ != nullptr) std::memcpy(bytes_.get(), state, bytes);
+}
+
+bool OldState::PutBack(engine::StateAccess* executor) const {
+  if (bytes_ == nullptr) return false;
+  std::memcpy(executor->BeginLoad(), bytes_.get(), count_);
+  executor->EndLoad();
+  return true;
+}
 
 absl::Status CopyState(Communicator* communicator, char* state, int64_t bytes,
                        const std::vector<int>& holders, bool have, absl::Time deadline) {
@@ -76,11 +96,13 @@ absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator,
   if (holders.size() == rows.size()) return agreement;
   const bool have = row.committed == start_step;
   agreement.copied = !have;
+  const bool survives = !have && row.committed > 0;
+  const OldState old(*communicator, static_cast<const char*>(state), survives ? bytes : 0);
   if (!have) executor->BeginLoad();
   const absl::Status copied = CopyState(communicator, static_cast<char*>(state),
                                         static_cast<int64_t>(bytes), holders, have, deadline);
   if (!have) executor->EndLoad();
-  if (!copied.ok() && !have) executor->InitState();
+  if (!copied.ok() && !have && !(survives && old.PutBack(executor))) executor->InitState();
   LS_RETURN_IF_ERROR(copied);
   if (!have) executor->SetTracking(rows[holders.front()].tracking);
   return agreement;

@@ -6,7 +6,9 @@
 #ifndef LOCKSTEP_WORKER_STATE_RECOVERY_H_
 #define LOCKSTEP_WORKER_STATE_RECOVERY_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +18,22 @@
 #include "engine/engine.h"
 
 namespace lockstep::worker {
+
+// The state that a rank gives up for a newer one. Should all who have that one die before this rank
+// has it whole, the job goes on from here, a step earlier, and not from a checkpoint.
+class OldState {
+ public:
+  // Copies the `bytes` at `state` if half of the host's free memory has room for this from each of
+  // its ranks; else nothing is kept.
+  OldState(const Communicator& communicator, const char* state, size_t bytes);
+  // Puts it back into the executor's region. Returns whether it was kept.
+  bool PutBack(engine::StateAccess* executor) const;
+  void Forget() { bytes_.reset(); }
+
+ private:
+  const size_t count_;
+  std::unique_ptr<char[]> bytes_;
+};
 
 struct StateAgreement {
   // The lowest rank that held the state.
@@ -27,7 +45,8 @@ struct StateAgreement {
 
 // Blocks until this rank has the state after `start_step`. `evaluated_step` is the newest step that
 // this rank has evaluated. Errors: those of the communicator; Internal when nobody holds the state;
-// DataLoss when a copy is damaged. After an error while copying the state is the initial one.
+// DataLoss when a copy is damaged. After an error while copying the state is the one before
+// (OldState), or the initial one.
 // `state` is the executor's region of `bytes` in the transport's arena.
 absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator,
                                             engine::StateAccess* executor, void* state,

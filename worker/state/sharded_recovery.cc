@@ -106,11 +106,25 @@ absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, i
   if (half_done) {
     LS_RETURN_IF_ERROR(FinishHalfDone(communicator, rows, before, start_step, deadline));
   }
+  // Where all have everything a survivor may be a step behind, as in a job without shards.
+  const bool survives = agreement.copied && mine.committed > 0 && mine.begun == mine.committed &&
+                        std::count(held_.begin(), held_.end(), false) == 0;
+  OldState old(*communicator, parts_.state, survives ? plan().state_bytes() : 0);
+  const absl::Status brought = Bring(communicator, rows, bound, before, &old, deadline);
+  if (!brought.ok() && survives && old.PutBack(parts_.executor)) {
+    std::fill(held_.begin(), held_.end(), true);
+  }
+  LS_RETURN_IF_ERROR(brought);
+  return agreement;
+}
+
+absl::Status ShardedState::Bring(Communicator* communicator, const std::vector<Row>& rows,
+                                 const std::vector<int>& bound, const ShardHolders& before,
+                                 OldState* old, absl::Time deadline) {
   LS_RETURN_IF_ERROR(AgreeOnShared(communicator, rows, bound, deadline));
   ShardHolders after = DealOverHosts(before, communicator->hosts());
-  LS_RETURN_IF_ERROR(Transfer(communicator, before, after, deadline));
-  LS_RETURN_IF_ERROR(SetHolders(*communicator, std::move(after)));
-  return agreement;
+  LS_RETURN_IF_ERROR(Transfer(communicator, before, after, old, deadline));
+  return SetHolders(*communicator, std::move(after));
 }
 
 absl::Status ShardedState::BeginFresh(Communicator* communicator) {
@@ -213,7 +227,7 @@ absl::Status ShardedState::TakeMoments(std::vector<engine::StateRange> ranges) {
 }
 
 absl::Status ShardedState::Transfer(Communicator* communicator, const ShardHolders& before,
-                                    const ShardHolders& after, absl::Time deadline) {
+                                    const ShardHolders& after, OldState* old, absl::Time deadline) {
   const int me = communicator->rank();
   const std::vector<int> hosts = communicator->hosts();
   std::vector<uint64_t> hashes(after.size(), 0);
@@ -252,6 +266,7 @@ absl::Status ShardedState::Transfer(Communicator* communicator, const ShardHolde
     status = absl::DataLossError(absl::StrCat("rank ", me, ": the moments copied from rank ",
                                               copy.from, " are not what that rank has"));
   }
+  if (status.ok()) old->Forget();  // the others may rely on it from here on
   // Who held them lets go of nothing before all have theirs.
   int32_t good = status.ok() ? 1 : 0;
   LS_RETURN_IF_ERROR(communicator->AllReduce(&good, 1, DType::kInt32, ReduceOp::kMin,

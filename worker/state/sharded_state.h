@@ -154,12 +154,17 @@ class ShardedState : public StatePolicy {
   // The same for all who have begun it and not finished it. Collective.
   absl::Status FinishHalfDone(Communicator* communicator, const std::vector<Row>& rows,
                               const ShardHolders& holders, int64_t step, absl::Time deadline);
+  // Brings this rank what it is to have. Who has the newer state may let go of its part when `old`
+  // was told to forget.
+  absl::Status Bring(Communicator* communicator, const std::vector<Row>& rows,
+                     const std::vector<int>& bound, const ShardHolders& before, OldState* old,
+                     absl::Time deadline);
   // Gives everything but the moments to those who are not `bound` to the start step.
   absl::Status AgreeOnShared(Communicator* communicator, const std::vector<Row>& rows,
                              const std::vector<int>& bound, absl::Time deadline);
   // Copies the moments that this rank is to hold by `after` and does not hold yet.
   absl::Status Transfer(Communicator* communicator, const ShardHolders& before,
-                        const ShardHolders& after, absl::Time deadline);
+                        const ShardHolders& after, OldState* old, absl::Time deadline);
   struct Copied {
     int shard = 0;
     int from = 0;  // rank

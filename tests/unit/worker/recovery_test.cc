@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/engine/mlp_job.h"
 #include "tests/unit/worker/group_members.h"
+#include "tests/unit/worker/mortal_communicators.h"
 
 namespace lockstep::worker {
 namespace {
@@ -62,9 +63,10 @@ class RecoveryTest : public ::testing::Test {
     }
   }
 
-  // AgreeOnState on every rank at once.
+  // AgreeOnState on every rank at once. Rank `dying`, if there is one, does so in its nth call.
   std::vector<absl::StatusOr<StateAgreement>> Agree(int64_t start_step,
-                                                    const std::vector<int64_t>& evaluated) {
+                                                    const std::vector<int64_t>& evaluated,
+                                                    int dying = -1, int call = 0) {
     std::vector<GroupMember> members =
         GroupMembers(ranks_, [](const Rank& rank) -> Transport& { return *rank.transport; });
     for (GroupMember& member : members) {
@@ -73,6 +75,7 @@ class RecoveryTest : public ::testing::Test {
       member.node = absl::StrCat("node-", member.rank);
       member.tcp_addresses = {absl::StrCat("127.0.0.1:", port)};
     }
+    ++generation_;
     const absl::Time deadline = absl::Now() + absl::Seconds(100);
     std::vector<absl::StatusOr<StateAgreement>> results(ranks_.size(), absl::UnknownError(""));
     {
@@ -80,11 +83,12 @@ class RecoveryTest : public ::testing::Test {
       for (size_t r = 0; r < ranks_.size(); ++r) {
         threads.emplace_back([&, r] {
           Rank& rank = ranks_[r];
-          auto communicator =
-              rank.transport->Connect({1, "job", "secret", members, static_cast<int>(r)}, deadline);
+          auto communicator = rank.transport->Connect(
+              {generation_, "job", "secret", members, static_cast<int>(r)}, deadline);
           ASSERT_TRUE(communicator.ok()) << communicator.status();
-          results[r] = AgreeOnState(communicator->get(), rank.executor.get(), rank.state,
-                                    plan_->state_bytes(), start_step, evaluated[r], deadline);
+          DyingCommunicator mortal(communicator->get(), static_cast<int>(r) == dying ? call : -2);
+          results[r] = AgreeOnState(&mortal, rank.executor.get(), rank.state, plan_->state_bytes(),
+                                    start_step, evaluated[r], deadline);
         });
       }
     }
@@ -94,6 +98,7 @@ class RecoveryTest : public ::testing::Test {
   const std::shared_ptr<const engine::Plan> plan_;
   FakeNetwork network_;
   std::vector<Rank> ranks_;
+  int64_t generation_ = 0;
 };
 
 TEST_F(RecoveryTest, WhoHasAnotherStateGetsThatOfTheStartStep) {
@@ -135,6 +140,26 @@ TEST_F(RecoveryTest, ASurvivorOnAnotherHostThatIsBehindTakesTheState) {
     EXPECT_EQ(results[r]->copied, r != 0);
     EXPECT_EQ(ranks_[r].executor->committed_step(), 5);
     EXPECT_EQ(std::memcmp(ranks_[r].state, ranks_[0].state, plan_->state_bytes()), 0);
+  }
+}
+
+// Who alone has the newer state dies before the other has it whole and checked.
+TEST_F(RecoveryTest, WhoIsBehindKeepsItsStateUntilItHasTheNewOne) {
+  for (const int call : {0, 1, 2}) {
+    SCOPED_TRACE(call);
+    ranks_.clear();
+    for (int i = 0; i < 3; ++i) AddRank();
+    Train(&ranks_[0], 5);
+    Train(&ranks_[1], 4);
+    const std::string before(static_cast<char*>(ranks_[1].state), plan_->state_bytes());
+    const auto results = Agree(5, {0, 0, 0}, /*dying=*/0, call);
+    for (size_t r = 1; r < 3; ++r) EXPECT_FALSE(results[r].ok());
+    EXPECT_EQ(ranks_[1].executor->committed_step(), 4);
+    EXPECT_EQ(std::memcmp(ranks_[1].state, before.data(), before.size()), 0);
+    EXPECT_EQ(ranks_[2].executor->committed_step(), 0);  // it is new
+    ranks_.erase(ranks_.begin());
+    for (const auto& result : Agree(4, {0, 0})) EXPECT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(std::memcmp(ranks_[1].state, before.data(), before.size()), 0);
   }
 }
 
