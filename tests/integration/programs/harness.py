@@ -68,6 +68,10 @@ class Process:
     def kill(self, number=signal.SIGKILL):
         os.kill(self.pid, number)
 
+    def parent(self):
+        with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rsplit(")", 1)[1].split()[1])
+
 
 class ProgramTest(unittest.TestCase):
     """A test with a folder of its own that leaves no process behind."""

@@ -76,11 +76,11 @@ class Nodes(harness.ProgramTest):
             extra="restart: {max_restarts: 0}\n").replace(
                 "nproc_per_node: 4", f"nodes: {nodes}, nproc_per_node: {nproc}"))
 
-    def undisturbed(self, path):
+    def undisturbed(self, path, **options):
         with open(path, encoding="utf-8") as file:
             text = re.sub(r"nodes: \d+, nproc_per_node: \d+", "nproc_per_node: 2", file.read())
         alone = self.write("alone/job.yaml", text)
-        return self.train(alone, cwd=os.path.dirname(alone), seconds=600)["model"]["sha256"]
+        return self.train(alone, cwd=os.path.dirname(alone), seconds=600, **options)["model"]["sha256"]
 
     def submit(self, *arguments):
         self.pace()

@@ -64,16 +64,16 @@ class Supervised(Nodes):
 
 
 class Adoption(Supervised):
-    def check_undisturbed(self, number):
-        path = self.job_file()
-        expected = self.undisturbed(path)
-        agent, job = self.training(path)
+    def check_undisturbed(self, end, path=None, **env):
+        path = path or self.job_file()
+        expected = self.undisturbed(path, env=env)
+        agent, job = self.training(path, **env)
         before, supervisors = self.workers(), self.supervisors()
         self.assertEqual((len(before), len(supervisors)), (2, 1))
-        self.end(agent, number)
+        end(agent)
         self.steps_go_on(job)
         self.assertEqual(self.workers(), before)
-        self.start_agent("node", 2)
+        self.start_agent("node", 2, **env)
         wait_until(lambda: self.said("node").count("is taken over") == 2, 20, "the next agent takes them over")
         self.assertEqual((self.workers(), self.supervisors()), (before, supervisors))
         status = self.ended(job, expected)
@@ -83,10 +83,29 @@ class Adoption(Supervised):
         self.assertEqual(os.listdir(os.path.join(self.dir, "node/supervisors")), [])
 
     def test_an_agent_that_is_killed(self):
-        self.check_undisturbed(signal.SIGKILL)
+        self.check_undisturbed(lambda agent: self.end(agent, signal.SIGKILL))
 
     def test_an_agent_that_is_to_be_started_again(self):
-        self.check_undisturbed(signal.SIGTERM)
+        self.check_undisturbed(lambda agent: self.end(agent, signal.SIGTERM))
+
+    def kill_spawner(self, agent):
+        """The agent that has tried its GPUs ends without the process that it starts such trials with."""
+        spawner, = [process for process in self.processes("launcher") if process.parent() == agent.pid]
+        spawner.kill()
+        self.assertEqual(agent.wait(timeout=harness.LEAST_SECONDS * harness.PATIENCE), 1)
+        self.assertIn("the spawner process was killed", self.said("node"))
+
+    def test_an_agent_of_gpus_whose_spawner_is_killed(self):
+        path = self.job_file(steps=300)
+        with open(path, encoding="utf-8") as file:
+            text = file.read().replace("device: cpu", "device: cuda")
+        # Emulated GPUs have no cuBLASLt, without which the trial fails.
+        program = self.write("well", "#!/bin/sh\ncase $1 in --offline-fd=*) exit 0;; esac\n"
+                             f'exec {os.path.join(harness.BIN, "worker")} "$@"\n')
+        os.chmod(program, 0o755)
+        self.check_undisturbed(self.kill_spawner, self.write("gpu.yaml", text), LOCKSTEP_WORKER=program,
+                               LOCKSTEP_CUDA_MODULE=os.environ["LOCKSTEP_EMULATED_MODULE"],
+                               LOCKSTEP_NVML_LIBRARY=os.environ["LOCKSTEP_FAKE_NVML"], CUDA_VISIBLE_DEVICES="1,0")
 
     def test_a_worker_that_dies_without_an_agent_is_replaced_by_the_next_one(self):
         path = self.job_file(restarts=1)
