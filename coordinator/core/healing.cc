@@ -243,7 +243,7 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
     End(context, job, worker, "");
     return false;
   }
-  const bool later = MayStartLater(worker) && !IsCommand(job);
+  const bool later = MayStartLater(worker);
   if (!later && IsPoison(job, slot, node_lost)) {
     End(context, job, worker, "it ended so before the first step once before");
     return false;
