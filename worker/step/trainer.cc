@@ -201,6 +201,9 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
   }
   *first_holder = agreement.first_holder;
   if (start_step == 0) {
+    // What was evaluated of steps that are lost says nothing of those that are made again.
+    evaluated_step_ = 0;
+    eval_.reset();
     LS_RETURN_IF_ERROR(Resume(communicator, run_dir));
   } else {
     evaluate_first_ = EvalDue(start_step) && agreement.evaluated_step < start_step;

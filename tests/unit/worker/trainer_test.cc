@@ -237,6 +237,39 @@ TEST_F(TrainerTest, AnAbortedGenerationLosesNoStepThatWasCommitted) {
   ExpectSameAs(alone, ranks);
 }
 
+// What was evaluated of the steps that are lost says nothing of those that are made again.
+TEST_F(TrainerTest, WhoGoesBackToTheStartEvaluatesAgain) {
+  JobSpec spec = TrainedJob();
+  spec.mutable_train()->set_zero_stage(1);
+  spec.mutable_train()->mutable_eval()->set_every("1 steps");
+  const Compiled job(spec);
+  Ranks ranks;
+  for (int i = 0; i < 4; ++i) ranks.push_back(std::make_unique<Rank>(job, &network_));
+  ranks[0]->AfterFirstStep([&] {
+    WorkerCommand command;
+    command.mutable_regroup()->set_generation(generation_);
+    ranks[0]->Command(command);
+  });
+  for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const int64_t lost = ranks[0]->trainer->committed_step();
+  ranks.erase(ranks.begin() + 1, ranks.begin() + 3);  // both that hold a part of the moments
+  for (const auto& outcome : Run(ranks, lost)) {
+    EXPECT_THAT(std::string(outcome.status().message()), HasSubstr("both holders"));
+  }
+  // The generation ends between the first commit and its evaluation.
+  ranks[0]->AfterFirstStep([&] { network_.AbortUpTo(generation_, "over"); });
+  for (const auto& outcome : Run(ranks, 0)) EXPECT_TRUE(absl::IsAborted(outcome.status()));
+  ranks[0]->AfterFirstStep(nullptr);
+  const size_t before = ranks[0]->wire.Sent().size();
+  for (const auto& outcome : Run(ranks, 1)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const std::vector<WorkerMessage> sent = ranks[0]->wire.Sent();
+  std::vector<int64_t> evaluated;
+  for (size_t i = before; i < sent.size(); ++i) {
+    if (sent[i].has_eval()) evaluated.push_back(sent[i].eval().step());
+  }
+  EXPECT_THAT(evaluated, testing::ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
 TEST_F(TrainerTest, RanksOfOneKindHaveOneDeviceHash) {
   const Ranks ranks = Start(2);
   std::vector<std::string> hashes;
