@@ -108,6 +108,12 @@ void Checkpointer::NotePlace() {
                  << "; a folder that is not mounted would look like an empty one";
 }
 
+void Checkpointer::NoteDue(int64_t step) {
+  const bool published =
+      job_ != nullptr && job_->step() == step && job_->state() == CheckpointJob::State::kPublished;
+  if (Publishes() && !published && restored_step_ != step) owed_ = true;
+}
+
 bool Checkpointer::WantsSave() const {
   if (under_way_) return false;
   if (owed_) return writing_.load() == 0;

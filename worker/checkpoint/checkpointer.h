@@ -93,6 +93,10 @@ class Checkpointer {
   void Enter(const Communicator& communicator, int64_t step, bool saved,
              const FolderCopies& copies = {});
 
+  // A checkpoint was due after `step`, after which this generation began; the last one may have
+  // ended before it was begun. Unless this rank knows that it is there, it is made up for.
+  void NoteDue(int64_t step);
+
   // Returns whether this rank would like a checkpoint after the step that begins.
   bool WantsSave() const;
   // How far this rank's part of the checkpoint under way is.

@@ -54,6 +54,9 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   if (checkpointer_ != nullptr) {
     checkpointer_->Enter(*communicator, committed_step(), std::exchange(restored_, false),
                          resume_source_->copies);
+    if (committed_step() > 0 && FallsOn(compiled_.save_every, committed_step())) {
+      checkpointer_->NoteDue(committed_step());
+    }
   }
   // The last generation may have ended between a commit and its evaluation, on some ranks.
   if (std::exchange(evaluate_first_, false)) {

@@ -73,6 +73,27 @@ TEST_F(CheckpointerTest, OneThatFallsDueMeanwhileIsSavedAfterIt) {
   EXPECT_GT(second, 2);
 }
 
+// A death in the evaluation before it, or between the commit and the boundary.
+TEST_F(CheckpointerTest, OneThatWasDueWhenTheGenerationEndedIsMadeUpFor) {
+  Job job(folder_, 2);
+  job.Enter();
+  job.Step();
+  job.Connect();
+  job.Enter();
+  for (Rank& rank : job.ranks()) rank.checkpointer->NoteDue(1);
+  EXPECT_TRUE(job.ranks()[0].checkpointer->WantsSave());
+  EXPECT_TRUE(job.StepUntilSaved(2));
+  // It is there.
+  job.Complete();
+  const int64_t step = job.ranks()[0].executor->committed_step();
+  job.Connect();
+  job.Enter();
+  for (Rank& rank : job.ranks()) {
+    rank.checkpointer->NoteDue(step);
+    EXPECT_FALSE(rank.checkpointer->WantsSave());
+  }
+}
+
 TEST_F(CheckpointerTest, WishesByTheClock) {
   Job job(folder_, 1);
   job.Enter();
