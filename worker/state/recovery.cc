@@ -35,6 +35,7 @@ absl::StatusOr<std::vector<T>> Exchange(Communicator* communicator, const T& min
 
 OldState::OldState(const Communicator& communicator, const char* state, size_t bytes)
     : count_(bytes) {
+  if (bytes == 0) return;
   const std::vector<int> hosts = communicator.hosts();
   const auto ranks =
       std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(communicator.rank())]);
@@ -102,7 +103,7 @@ absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator,
   const absl::Status copied = CopyState(communicator, static_cast<char*>(state),
                                         static_cast<int64_t>(bytes), holders, have, deadline);
   if (!have) executor->EndLoad();
-  if (!copied.ok() && !have && !(survives && old.PutBack(executor))) executor->InitState();
+  if (!copied.ok() && !have && !old.PutBack(executor)) executor->InitState();
   LS_RETURN_IF_ERROR(copied);
   if (!have) executor->SetTracking(rows[holders.front()].tracking);
   return agreement;

@@ -23,10 +23,10 @@ namespace lockstep::worker {
 // has it whole, the job goes on from here, a step earlier, and not from a checkpoint.
 class OldState {
  public:
-  // Copies the `bytes` at `state` if half of the host's free memory has room for this from each of
-  // its ranks; else nothing is kept.
+  // Copies the `bytes` at `state`, if there are any, when half of the host's free memory has room
+  // for this from each of its ranks; else nothing is kept.
   OldState(const Communicator& communicator, const char* state, size_t bytes);
-  // Puts it back into the executor's region. Returns whether it was kept.
+  // Returns whether it was kept: then it is in the executor's region again.
   bool PutBack(engine::StateAccess* executor) const;
   void Forget() { bytes_.reset(); }
 

@@ -111,7 +111,7 @@ absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, i
                         std::count(held_.begin(), held_.end(), false) == 0;
   OldState old(*communicator, parts_.state, survives ? plan().state_bytes() : 0);
   const absl::Status brought = Bring(communicator, rows, bound, before, &old, deadline);
-  if (!brought.ok() && survives && old.PutBack(parts_.executor)) {
+  if (!brought.ok() && old.PutBack(parts_.executor)) {
     std::fill(held_.begin(), held_.end(), true);
   }
   LS_RETURN_IF_ERROR(brought);
