@@ -92,6 +92,7 @@ struct Machine {
   Order order = Order::kForward;
   int64_t launches = 0;
   int64_t group_products = 0;
+  std::map<const void*, size_t> allowed_shared;  // by kernel
   std::map<void*, size_t> allocations;
   size_t allocated = 0;
   int64_t allocation_calls = 0;
@@ -303,8 +304,29 @@ void WaitForProducts() {
   for (const auto& product : products) product();
 }
 
-cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread) {
-  LS_CHECK(shared <= kDynamicBytes) << shared;
+cudaError_t AllowShared(const void* kernel, int bytes) {
+  if (bytes < 0 || static_cast<size_t>(bytes) > kDynamicBytes) return cudaErrorInvalidValue;
+  machine.allowed_shared[kernel] = static_cast<size_t>(bytes);
+  return cudaSuccess;
+}
+
+cudaError_t CheckLaunch(const cudaLaunchConfig_t& config, const void* kernel) {
+  const dim3& grid = config.gridDim;
+  const dim3& block = config.blockDim;
+  const auto within = [](unsigned extent, unsigned most) { return extent > 0 && extent <= most; };
+  if (!within(grid.x, 0x7fffffff) || !within(grid.y, 65535) || !within(grid.z, 65535) ||
+      !within(block.x, 1024) || !within(block.y, 1024) || !within(block.z, 64) ||
+      uint64_t{block.x} * block.y * block.z > kMaxThreads) {
+    return cudaErrorInvalidConfiguration;
+  }
+  constexpr size_t kUnasked = 48 << 10;
+  const auto allowed = machine.allowed_shared.find(kernel);
+  const size_t most =
+      std::max(kUnasked, allowed == machine.allowed_shared.end() ? 0 : allowed->second);
+  return config.dynamicSmemBytes <= most ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+void RunGrid(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread) {
   machine.most_asked = std::max(machine.most_asked, shared);
   if (machine.stacks == nullptr) {
     void* memory = ::mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
@@ -316,9 +338,6 @@ cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared, const std::function<vo
   }
   ++machine.launches;
   machine.count = static_cast<int>(block.x * block.y * block.z);
-  LS_CHECK(machine.count > 0 && machine.count <= kMaxThreads) << machine.count;
-  LS_CHECK(grid.x > 0 && grid.y > 0 && grid.y < 65536 && grid.z > 0 && grid.z < 65536)
-      << grid.x << " " << grid.y << " " << grid.z;
   machine.body = &thread;
   gridDim = grid;
   blockDim = block;
@@ -330,7 +349,6 @@ cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared, const std::function<vo
       }
     }
   }
-  return cudaSuccess;
 }
 
 }  // namespace emulation

@@ -53,18 +53,21 @@ __device__ __forceinline__ Range PlacesOf(const WindowArgs& window, int axis, in
   return {low <= 0 ? 0 : (low + stride - 1) / stride, high < most ? high : most};
 }
 
-// Where a thread is in the grid: (column and channels, row, image).
+// Where a thread is in the grid: x is column and channels in whole blocks, then the row, which may
+// be more than a grid's second extent has; z is the image.
 struct Spot {
   int row;
   int column;
   int64_t channel;
   int64_t left;  // channels from that one on
 };
-__device__ __forceinline__ Spot SpotOf(int64_t channels) {
+__device__ __forceinline__ Spot SpotOf(int64_t columns, int64_t channels) {
   const unsigned eights = static_cast<unsigned>((channels + 7) / 8);
-  const unsigned x = blockIdx.x * blockDim.x + threadIdx.x;
+  const unsigned across = static_cast<unsigned>(columns) * eights;
+  const unsigned blocks = (across + blockDim.x - 1) / blockDim.x, row = blockIdx.x / blocks;
+  const unsigned x = (blockIdx.x - row * blocks) * blockDim.x + threadIdx.x;
   const int64_t channel = int64_t{x % eights} * 8;
-  return {static_cast<int>(blockIdx.y), static_cast<int>(x / eights), channel, channels - channel};
+  return {static_cast<int>(row), static_cast<int>(x / eights), channel, channels - channel};
 }
 
 __device__ __forceinline__ float FactorOf(const PoolArgs& args, Range rows, Range columns) {
@@ -77,7 +80,7 @@ __device__ __forceinline__ float FactorOf(const PoolArgs& args, Range rows, Rang
 template <int kType>
 __global__ void __launch_bounds__(kThreads) PoolKernel(PoolArgs args) {
   const WindowArgs& window = args.window;
-  const Spot spot = SpotOf(window.channels);
+  const Spot spot = SpotOf(window.columns, window.channels);
   if (spot.column >= window.columns) return;
   const Range rows = PixelsOf(window, 0, spot.row, window.height);
   const Range columns = PixelsOf(window, 1, spot.column, window.width);
@@ -96,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) PoolKernel(PoolArgs args) {
         for (int e = 0; e < 8; ++e) {
           if (!largest) {
             result.x[e] += x.x[e];
-          } else if (!(x.x[e] <= result.x[e])) {  // NaN too
+          } else if (x.x[e] > result.x[e] || x.x[e] != x.x[e]) {  // NaN is the largest
             result.x[e] = x.x[e];
           }
         }
@@ -136,7 +139,7 @@ __device__ __forceinline__ unsigned FirstLargest(const PoolArgs& args, const Spo
 template <int kType>
 __global__ void __launch_bounds__(kThreads, 4) PoolBackwardKernel(PoolArgs args) {
   const WindowArgs& window = args.window;
-  const Spot spot = SpotOf(window.channels);
+  const Spot spot = SpotOf(window.width, window.channels);
   if (spot.column >= window.width) return;
   const Range rows = PlacesOf(window, 0, spot.row, window.rows);
   const Range columns = PlacesOf(window, 1, spot.column, window.columns);
@@ -315,8 +318,8 @@ Code LaunchPool(const PoolArgs& args, Stream stream) {
   const bool forward = args.pool == Pool::kMax || args.pool == Pool::kAverage;
   const int64_t across = (forward ? w.columns : w.width) * DivideUp(w.channels, 8);
   const int64_t threads = across < kThreads ? DivideUp(across, kWarp) * kWarp : kThreads;
-  const dim3 grid = Grid(DivideUp(across, threads), forward ? w.rows : w.height,
-                         w.images < kMost ? w.images : kMost);
+  const int64_t rows = forward ? w.rows : w.height;
+  const dim3 grid = Grid(DivideUp(across, threads) * rows, 1, w.images < kMost ? w.images : kMost);
   const View used[] = {args.out, args.x, args.dy}, floats[] = {View{}};
   return WithType(TypeOfAll(used, floats, w.channels), [&](auto type) {
     return Launch(forward ? PoolKernel<type()> : PoolBackwardKernel<type()>, grid,

@@ -174,6 +174,22 @@ TEST(ReluTest, EmulatedNanPasses) {
   }
 }
 
+// As on a CPU: NaN is the largest of a window wherever it stands in it.
+TEST(MaxPoolTest, EmulatedNanPasses) {
+  const OpDef& op = ops::kMaxPool2d;
+  for (const OpCase& plain : op.cases()) {
+    for (const bool half : {false, true}) {
+      const OpCase test = half ? HalfCase(plain, DType::kBF16, 1) : plain;
+      SCOPED_TRACE(Describe(op, test));
+      Prepared p = Prepare(op, test);
+      p.inputs[0] = Rounded(test.inputs[0].dtype, std::move(p.inputs[0]));
+      p.inputs[0][0] = std::nan("");
+      const Doubles is = RunNode(Emulated(), p, 0, false)[0];
+      EXPECT_TRUE(std::isnan(is[0])) << "the first window holds the first pixel";
+    }
+  }
+}
+
 // A product whose factors are rounded to FP8.
 struct Fp8Case {
   const OpDef* op;

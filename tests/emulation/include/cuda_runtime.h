@@ -121,6 +121,7 @@ enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidValue = 1,
+  cudaErrorInvalidConfiguration = 9,
   cudaErrorNotReady = 600,
   cudaErrorHostMemoryAlreadyRegistered = 712,
   cudaErrorHostMemoryNotRegistered = 713,
@@ -154,21 +155,28 @@ inline constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDefault = 0,
 namespace emulation {
 // Runs on `stream`, or records while a capture is on.
 cudaError_t Do(cudaStream_t stream, std::function<void()> work);
-cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread);
+void RunGrid(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread);
+// What CUDA refuses: grids and blocks beyond the extents of compute capability 9.0, and more shared
+// memory than the kernel was allowed.
+cudaError_t CheckLaunch(const cudaLaunchConfig_t& config, const void* kernel);
+// Allows the kernel so much dynamic shared memory, which without it is 48 KiB.
+cudaError_t AllowShared(const void* kernel, int bytes);
 }  // namespace emulation
 
 enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 template <typename... P>
-cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncAttribute, int bytes) {
-  return static_cast<size_t>(bytes) <= emulation::kDynamicBytes ? cudaSuccess
-                                                                : cudaErrorInvalidValue;
+cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute, int bytes) {
+  return emulation::AllowShared(reinterpret_cast<const void*>(kernel), bytes);
 }
 
 template <typename... P>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), P... args) {
   const dim3 grid = config->gridDim, block = config->blockDim;
   const size_t shared = config->dynamicSmemBytes;
+  const cudaError_t refused =
+      emulation::CheckLaunch(*config, reinterpret_cast<const void*>(kernel));
+  if (refused != cudaSuccess) return refused;
   return emulation::Do(config->stream,
                        [=] { emulation::RunGrid(grid, block, shared, [=] { kernel(args...); }); });
 }
