@@ -155,7 +155,9 @@ std::vector<GpuFinding> ExamineGpus() {
     const int index = static_cast<int>(i);
     findings.push_back(ExamineGpu(**module, index, (*devices)[i]));
     if (findings.back().state != State::kGood) continue;
-    if (cuda::HasWarpgroups((*devices)[i])) findings.push_back(ExamineAttention(index));
+    if (cuda::HasWarpgroups(**module, (*devices)[i])) {
+      findings.push_back(ExamineAttention(index));
+    }
     findings.push_back(Measured("copies", MeasureCopies(index)));
     findings.push_back(Measured("products", CompareProducts(index)));
   }

@@ -123,10 +123,10 @@ absl::StatusOr<std::vector<DeviceProperties>> ListDevices() {
   return devices;
 }
 
-bool HasWarpgroups(const DeviceProperties& properties) {
+bool HasWarpgroups(const Tables& tables, const DeviceProperties& properties) {
   const char* const said = std::getenv("LOCKSTEP_WARPGROUPS");
   if (said != nullptr && absl::string_view(said) == "0") return false;
-  return properties.compute_major == 9 && properties.compute_minor == 0;
+  return tables.warpgroups && properties.compute_major == 9 && properties.compute_minor == 0;
 }
 
 std::string DescribeProperties(const Tables& tables, const DeviceProperties& properties) {

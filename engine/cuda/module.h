@@ -40,9 +40,9 @@ absl::Status StatusOf(const Tables& tables, Code code, const std::string& what);
 // Errors: FailedPrecondition without the module, a driver or a device.
 absl::StatusOr<std::vector<DeviceProperties>> ListDevices();
 
-// Returns whether a GPU has the instructions of sm_90a, by which attention is quickest there, and
-// $LOCKSTEP_WARPGROUPS is not 0.
-bool HasWarpgroups(const DeviceProperties& properties);
+// Returns whether a GPU has the instructions of sm_90a, by which attention is quickest there, the
+// module has code for them, and $LOCKSTEP_WARPGROUPS is not 0.
+bool HasWarpgroups(const Tables& tables, const DeviceProperties& properties);
 
 // "NVIDIA H200 (sm_90, 132 multiprocessors, 139.8 GiB), CUDA 13.0, cuBLASLt 130100".
 std::string DescribeProperties(const Tables& tables, const DeviceProperties& properties);

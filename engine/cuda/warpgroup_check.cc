@@ -279,7 +279,7 @@ absl::Status CheckWarpgroups(const Device& device, Type type, void* memory) {
 }
 
 bool UsesWarpgroups(const CompiledPlan& plan, const Device& device, void* memory) {
-  if (!HasWarpgroups(device.properties())) return false;
+  if (!HasWarpgroups(device.tables(), device.properties())) return false;
   for (const ProgramKind kind : {ProgramKind::kTraining, ProgramKind::kEvaluation}) {
     const Graph& graph = plan.program(kind).graph;
     for (const Node& node : graph.nodes()) {

@@ -19,9 +19,9 @@ namespace lockstep::engine::cuda {
 // GPU says.
 absl::Status CheckWarpgroups(const Device& device, Type type, void* memory);
 
-// Returns whether a plan's attention goes by warpgroups: its GPU has them, a node suits them, and
-// CheckWarpgroups is content, which is asked once for a process, GPU and type. Where it is not, a
-// warning says why. `memory` as above.
+// Returns whether a plan's attention goes by warpgroups: its GPU and the module have them, a node
+// suits them, and CheckWarpgroups is content, which is asked once for a process, GPU and type.
+// Where it is not, a warning says why. `memory` as above.
 bool UsesWarpgroups(const CompiledPlan& plan, const Device& device, void* memory);
 
 }  // namespace lockstep::engine::cuda

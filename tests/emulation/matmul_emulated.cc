@@ -186,7 +186,8 @@ const Matmul kMatmul = {
     "libproducts.so.13", Load, Version, Candidates, Prepare, Fuses, Run, Destroy};
 
 const Tables* EmulatedTables() {
-  static const Tables tables = {kTablesVersion, "an emulated GPU", &kRuntime, &kKernels, &kMatmul};
+  static const Tables tables = {kTablesVersion, "an emulated GPU", true,
+                                &kRuntime,      &kKernels,         &kMatmul};
   return &tables;
 }
 

@@ -4,6 +4,11 @@
 
 #include "engine/cuda/kernels/runtime.h"
 
+#ifdef LOCKSTEP_SM90A
+#define LS_WARPGROUPS true
+#else
+#define LS_WARPGROUPS false
+#endif
 #define LS_TEXT_OF(x) #x
 #define LS_TEXT(x) LS_TEXT_OF(x)
 
@@ -12,6 +17,7 @@ lockstep_cuda_tables() {
   using namespace lockstep::engine::cuda;
   static const Tables tables = {
       kTablesVersion, "CUDA " LS_TEXT(CUDART_VERSION) " for " LS_TEXT(LOCKSTEP_CUDA_ARCHITECTURES),
-      &kRuntime, &kKernels, &kMatmul};
+      LS_WARPGROUPS,  &kRuntime,
+      &kKernels,      &kMatmul};
   return &tables;
 }

@@ -19,7 +19,7 @@
 namespace lockstep::engine::cuda {
 
 // Grows with every change of a table or of an argument: engine and module must agree.
-inline constexpr int kTablesVersion = 10;
+inline constexpr int kTablesVersion = 11;
 
 // A function of the module.
 template <typename F>
@@ -116,6 +116,7 @@ inline constexpr Code kMatmulErrors = 100000;
 struct Tables {
   int version;
   const char* name;  // "CUDA 13000 for sm_80_90_100"
+  bool warpgroups;   // there is code for sm_90a
   const Runtime* runtime;
   const Kernels* kernels;
   const Matmul* matmul;

@@ -130,8 +130,9 @@ const Gpu& EmulatedWarpgroups() {
 const Gpu* Real() {
   static const Gpu* const gpu = [] {
     const auto devices = cuda::ListDevices();
-    return devices.ok() ? new Gpu(*cuda::LoadModule(), cuda::HasWarpgroups((*devices)[0]))
-                        : nullptr;
+    if (!devices.ok()) return static_cast<Gpu*>(nullptr);
+    const cuda::Tables* const tables = *cuda::LoadModule();
+    return new Gpu(tables, cuda::HasWarpgroups(*tables, (*devices)[0]));
   }();
   return gpu;
 }

@@ -92,7 +92,7 @@ TEST_F(CublasLtTest, ABiasIsPartOfAProductOf16Bits) {
   shape.bias = true;
   for (const MatmulAlgorithm& algorithm : Candidates(shape)) EXPECT_FALSE(algorithm.fused);
   const Kernels kernels = {};
-  const Tables tables = {kTablesVersion, "", nullptr, &kernels, &kMatmul};
+  const Tables tables = {kTablesVersion, "", false, nullptr, &kernels, &kMatmul};
   for (const Type factors : {Type::kBF16, Type::kF16, Type::kF32}) {
     for (const Type result : {factors, Type::kF32}) {
       for (const Type bias : {Type::kF32, factors}) {
@@ -114,7 +114,7 @@ TEST_F(CublasLtTest, ABiasIsPartOfAProductOf16Bits) {
 // What is added to a product is the library's C, where the result does not lie over it.
 TEST_F(CublasLtTest, AnAddendIsTheLibrarysC) {
   const Kernels kernels = {};
-  const Tables tables = {kTablesVersion, "", nullptr, &kernels, &kMatmul};
+  const Tables tables = {kTablesVersion, "", false, nullptr, &kernels, &kMatmul};
   GemmSpec spec{shape_};
   spec.shape.result = Type::kF32;
   spec.residual = true;

@@ -172,6 +172,13 @@ TEST_F(WarpgroupCheckTest, TheDeviceHashTellsWhetherAttentionGoesByWarpgroups) {
   ::setenv("LOCKSTEP_WARPGROUPS", "0", 1);
   EXPECT_THAT(hash(cuda::EmulatedTables(), WideHeads()), MatchesRegex(kHex));
   ::unsetenv("LOCKSTEP_WARPGROUPS");
+  // A module without code for sm_90a.
+  static const cuda::Tables without = [] {
+    cuda::Tables tables = *cuda::EmulatedTables();
+    tables.warpgroups = false;
+    return tables;
+  }();
+  EXPECT_THAT(hash(&without, WideHeads()), MatchesRegex(kHex));
   // Heads that other kernels do.
   TrainSpec narrow = WideHeads();
   std::get<GptSpec>(narrow.model).heads = 8;
