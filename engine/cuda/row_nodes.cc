@@ -103,10 +103,15 @@ absl::StatusOr<CudaKernel> PrepareEmbedding(const Graph& graph, const Node& node
   };
 }
 
+// The sums of pieces come first.
+size_t EmbeddingPartialBytes(int64_t positions, int64_t columns) {
+  return RoundUp(static_cast<size_t>(EmbeddingPartialFloats(positions, columns)) * sizeof(float));
+}
 size_t EmbeddingScratch(const Graph& graph, const Node& node) {
-  const int64_t rows = node.outputs[0].shape[0];
+  const int64_t rows = node.outputs[0].shape[0], columns = node.outputs[0].shape[1];
   const int64_t positions = graph.type(node.inputs[0]).elements();
-  return RoundUp(static_cast<size_t>(2 * rows + 1 + 2 * positions) * sizeof(int32_t));
+  return EmbeddingPartialBytes(positions, columns) +
+         RoundUp(static_cast<size_t>(2 * rows + 1 + 2 * positions) * sizeof(int32_t));
 }
 
 absl::StatusOr<CudaKernel> PrepareEmbeddingBackward(const Graph& graph, const Node& node,
@@ -117,13 +122,15 @@ absl::StatusOr<CudaKernel> PrepareEmbeddingBackward(const Graph& graph, const No
   args.positions = o.input(0).elements();
   args.rows = node.outputs[0].shape[0];
   args.columns = node.outputs[0].shape[1];
-  return [o, args](const CudaContext& context) {
+  const size_t partial_bytes = EmbeddingPartialBytes(args.positions, args.columns);
+  return [o, args, partial_bytes](const CudaContext& context) {
     EmbeddingBackwardArgs own = args;
     own.tokens = o.InData<int32_t>(context, 0);
     own.dy = o.In(context, 1);
     own.base = o.In(context, 2);
     own.out = o.OutData<float>(context);
-    own.starts = o.Scratch<int32_t>(context);
+    own.partial = o.Scratch<float>(context);
+    own.starts = o.Scratch<int32_t>(context, partial_bytes);
     own.cursors = own.starts + args.rows + 1;
     own.found = own.cursors + args.rows;
     own.order = own.found + args.positions;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Embeddings. The gradient of a table's row is one sum over the positions that hold its token, in
 // their order: positions are collected by token in any order, put in order by counting, then added
-// one after another. Integers alone are counted by atomics.
+// one after another. Where a token has more than kEmbeddingPiece positions, each such piece of them
+// is a sum of its own, that begins with its first position, and the pieces' sums are then added one
+// after another. Integers alone are counted by atomics.
 #include "engine/cuda/kernels/all.h"
 #include "engine/cuda/kernels/device_code.h"
 
@@ -44,14 +46,18 @@ __global__ void __launch_bounds__(kThreads) CountKernel(EmbeddingBackwardArgs ar
   atomicAdd(&args.cursors[args.tokens[i]], 1);
 }
 
-// starts[row] = how many positions the rows before have; cursors begin there.
-__global__ void __launch_bounds__(kScanThreads) ScanKernel(EmbeddingBackwardArgs args) {
-  __shared__ int32_t sums[kScanThreads];
-  const int64_t each = (args.rows + kScanThreads - 1) / kScanThreads;
-  const int64_t begin = each * threadIdx.x;
-  const int64_t end = begin + each < args.rows ? begin + each : args.rows;
-  int32_t own = 0;
-  for (int64_t row = begin; row < end; ++row) own += args.cursors[row];
+// Numbers [begin, end) of `count`, of which each thread of a block has as many as the others.
+struct Share {
+  int64_t begin;
+  int64_t end;
+};
+__device__ __forceinline__ Share OwnShare(int64_t count) {
+  const int64_t each = (count + kScanThreads - 1) / kScanThreads;
+  const int64_t begin = each * threadIdx.x, end = begin + each;
+  return {begin < count ? begin : count, end < count ? end : count};
+}
+// The sum of what the threads up to this one have. All threads of the block come.
+__device__ __forceinline__ int32_t SumUpTo(int32_t own, int32_t (&sums)[kScanThreads]) {
   sums[threadIdx.x] = own;
   __syncthreads();
   for (int step = 1; step < kScanThreads; step *= 2) {
@@ -61,14 +67,24 @@ __global__ void __launch_bounds__(kScanThreads) ScanKernel(EmbeddingBackwardArgs
     sums[threadIdx.x] += before;
     __syncthreads();
   }
-  int32_t at = sums[threadIdx.x] - own;
-  for (int64_t row = begin; row < end; ++row) {
+  return sums[threadIdx.x];
+}
+
+// starts[row] = how many positions the rows before have; cursors begin there.
+__global__ void __launch_bounds__(kScanThreads) ScanKernel(EmbeddingBackwardArgs args) {
+  __shared__ int32_t sums[kScanThreads];
+  const Share rows = OwnShare(args.rows);
+  int32_t own = 0;
+  for (int64_t row = rows.begin; row < rows.end; ++row) own += args.cursors[row];
+  const int32_t all = SumUpTo(own, sums);
+  int32_t at = all - own;
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
     const int32_t count = args.cursors[row];
     args.starts[row] = at;
     args.cursors[row] = at;
     at += count;
   }
-  if (threadIdx.x == kScanThreads - 1) args.starts[args.rows] = sums[threadIdx.x];
+  if (threadIdx.x == kScanThreads - 1) args.starts[args.rows] = all;
 }
 
 __global__ void __launch_bounds__(kThreads) CollectKernel(EmbeddingBackwardArgs args) {
@@ -77,16 +93,90 @@ __global__ void __launch_bounds__(kThreads) CollectKernel(EmbeddingBackwardArgs 
   args.found[atomicAdd(&args.cursors[args.tokens[i]], 1)] = static_cast<int32_t>(i);
 }
 
-// A position's place among those of its token is how many of them come before it.
+// Positions [begin, end) of `order`.
+struct Range {
+  int32_t begin;
+  int32_t end;
+};
+__device__ __forceinline__ Range RangeOf(const EmbeddingBackwardArgs& args, int64_t row) {
+  return {args.starts[row], args.starts[row + 1]};
+}
+
+// A position's place among those of its token is how many of them come before it. Of a token with
+// more than kCounted the next kernel does it, since everyone would look at all.
+constexpr int kCounted = 2048;
 __global__ void __launch_bounds__(kThreads) OrderKernel(EmbeddingBackwardArgs args) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= args.starts[args.rows]) return;
   const int32_t position = args.found[i];
-  const int32_t token = args.tokens[position];
-  const int32_t begin = args.starts[token], end = args.starts[token + 1];
+  const auto [begin, end] = RangeOf(args, args.tokens[position]);
+  if (end - begin > kCounted) return;
   int32_t place = begin;
   for (int32_t at = begin; at < end; ++at) place += args.found[at] < position;
   args.order[place] = position;
+}
+
+// The row with more than `many` positions that begins in the block's `many` places of `found`, or
+// -1. It is at the last of them, since it goes on behind them.
+__device__ __forceinline__ int32_t LongRowFrom(const EmbeddingBackwardArgs& args, int64_t chunk,
+                                               int many) {
+  const int64_t begin = chunk * many, last = begin + many - 1;
+  if (last >= args.starts[args.rows]) return -1;
+  const int32_t row = args.tokens[args.found[last]];
+  const Range range = RangeOf(args, row);
+  return range.begin >= begin && range.end - range.begin > many ? row : -1;
+}
+
+// A block goes through all positions for a token that has more than kCounted.
+__global__ void __launch_bounds__(kScanThreads) OrderLongKernel(EmbeddingBackwardArgs args) {
+  __shared__ int32_t sums[kScanThreads];
+  const int32_t row = LongRowFrom(args, blockIdx.x, kCounted);
+  if (row < 0) return;
+  const Share share = OwnShare(args.positions);
+  int32_t own = 0;
+  for (int64_t i = share.begin; i < share.end; ++i) own += args.tokens[i] == row;
+  int32_t place = args.starts[row] + SumUpTo(own, sums) - own;
+  for (int64_t i = share.begin; i < share.end; ++i) {
+    if (args.tokens[i] == row) args.order[place++] = static_cast<int32_t>(i);
+  }
+}
+
+constexpr int kPiece = kEmbeddingPiece;
+
+// The piece whose sum is row `slot` of `partial`, empty where there is none. Pieces begin at least
+// kPiece apart but for the first one of a row, so that at most two begin in each kPiece places: one
+// that continues a row has the first slot, one that begins a row the second.
+__device__ __forceinline__ Range PieceOf(const EmbeddingBackwardArgs& args, int64_t slot) {
+  const int64_t chunk = slot / 2, from = chunk * kPiece;
+  if (slot % 2 != 0) {
+    const int32_t row = LongRowFrom(args, chunk, kPiece);
+    if (row < 0) return {0, 0};
+    return {args.starts[row], args.starts[row] + kPiece};
+  }
+  if (from >= args.starts[args.rows]) return {0, 0};
+  const auto [begin, end] = RangeOf(args, args.tokens[args.found[from]]);
+  const int32_t before = (static_cast<int32_t>(from) - begin + kPiece - 1) / kPiece;
+  const int32_t at = begin + before * kPiece;
+  if (before == 0 || at >= end) return {0, 0};
+  return {at, at + kPiece < end ? at + kPiece : end};
+}
+// The slot of a row's piece `piece`.
+__device__ __forceinline__ int64_t SlotOf(Range row, int piece) {
+  return 2 * int64_t{row.begin / kPiece + piece} + (piece == 0 ? 1 : 0);
+}
+__device__ __forceinline__ int PiecesOf(Range row) {
+  return (row.end - row.begin + kPiece - 1) / kPiece;
+}
+
+__global__ void __launch_bounds__(kThreads) AddPiecesKernel(EmbeddingBackwardArgs args) {
+  const int64_t column = int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  const Range piece = PieceOf(args, blockIdx.x);
+  if (column >= args.columns || piece.begin == piece.end) return;
+  float sum = Load(args.dy, int64_t{args.order[piece.begin]} * args.columns + column);
+  for (int32_t i = piece.begin + 1; i < piece.end; ++i) {
+    sum += Load(args.dy, int64_t{args.order[i]} * args.columns + column);
+  }
+  args.partial[int64_t{blockIdx.x} * args.columns + column] = sum;
 }
 
 __global__ void __launch_bounds__(kThreads) AddRowsKernel(EmbeddingBackwardArgs args) {
@@ -98,16 +188,58 @@ __global__ void __launch_bounds__(kThreads) AddRowsKernel(EmbeddingBackwardArgs 
   const bool in_place = args.base.data == args.out;
   float sum = args.adds || in_place ? args.out[at] : 0;
   if (args.base.data != nullptr && !in_place) sum += Load(args.base, at);
-  for (int32_t i = args.starts[row]; i < args.starts[row + 1]; ++i) {
-    sum += Load(args.dy, int64_t{args.order[i]} * args.columns + column);
+  const Range range = RangeOf(args, row);
+  const int pieces = PiecesOf(range);
+  if (pieces > 1) {
+    for (int p = 0; p < pieces; ++p) sum += args.partial[SlotOf(range, p) * args.columns + column];
+  } else {
+    for (int32_t i = range.begin; i < range.end; ++i) {
+      sum += Load(args.dy, int64_t{args.order[i]} * args.columns + column);
+    }
   }
   args.out[at] = sum;
 }
 
-// The same on eight columns at once; rows of several positions are on their way together and are
-// added in the same order.
-__global__ void __launch_bounds__(kThreads) AddRowsEightKernel(EmbeddingBackwardArgs args) {
+// Adds eight columns of rows row(begin) to row(end - 1) of `from` to the sum, one after another;
+// several are on their way together.
+template <typename RowAt>
+__device__ __forceinline__ void AddEights(const View& from, int32_t begin, int32_t end,
+                                          int64_t columns, int64_t column, const RowAt& row,
+                                          Eight* sum) {
   constexpr int kAhead = 4;
+  for (int32_t i = begin; i < end; i += kAhead) {
+    RawEight raw[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const bool there = i + k < end;
+      const View view = {there ? from.data : nullptr, from.type};
+      raw[k] = LoadRaw(view, (there ? row(i + k) : 0) * columns + column);
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (i + k >= end) break;
+      const Eight x = Widen(from.type, raw[k]);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) sum->x[e] += x.x[e];
+    }
+  }
+}
+
+// The same on eight columns at once.
+__global__ void __launch_bounds__(kThreads) AddPiecesEightKernel(EmbeddingBackwardArgs args) {
+  const int64_t slot = OwnRow(), column = OwnColumn();
+  if (slot / 2 * kPiece >= args.positions || column >= args.columns) return;
+  const Range piece = PieceOf(args, slot);
+  if (piece.begin == piece.end) return;
+  const int32_t* const order = args.order;
+  const auto row = [order](int32_t i) { return int64_t{order[i]}; };
+  Eight sum = LoadEight(args.dy, row(piece.begin) * args.columns + column);
+  AddEights(args.dy, piece.begin + 1, piece.end, args.columns, column, row, &sum);
+  StoreEight({args.partial, Type::kF32}, slot * args.columns + column, sum);
+}
+
+// As above.
+__global__ void __launch_bounds__(kThreads) AddRowsEightKernel(EmbeddingBackwardArgs args) {
   const int64_t row = OwnRow(), column = OwnColumn();
   if (row >= args.rows || column >= args.columns) return;
   const int64_t at = row * args.columns + column;
@@ -121,22 +253,15 @@ __global__ void __launch_bounds__(kThreads) AddRowsEightKernel(EmbeddingBackward
 #pragma unroll
     for (int e = 0; e < 8; ++e) sum.x[e] += more.x[e];
   }
-  const int32_t end = args.starts[row + 1];
-  for (int32_t i = args.starts[row]; i < end; i += kAhead) {
-    RawEight raw[kAhead];
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      const bool there = i + k < end;
-      const View dy = {there ? args.dy.data : nullptr, args.dy.type};
-      raw[k] = LoadRaw(dy, int64_t{there ? args.order[i + k] : 0} * args.columns + column);
-    }
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (i + k >= end) break;
-      const Eight dy = Widen(args.dy.type, raw[k]);
-#pragma unroll
-      for (int e = 0; e < 8; ++e) sum.x[e] += dy.x[e];
-    }
+  const Range range = RangeOf(args, row);
+  const int pieces = PiecesOf(range);
+  if (pieces > 1) {
+    const auto slot = [range](int32_t p) { return SlotOf(range, p); };
+    AddEights({args.partial, Type::kF32}, 0, pieces, args.columns, column, slot, &sum);
+  } else {
+    const int32_t* const order = args.order;
+    const auto position = [order](int32_t i) { return int64_t{order[i]}; };
+    AddEights(args.dy, range.begin, range.end, args.columns, column, position, &sum);
   }
   StoreEight({args.out, Type::kF32}, at, sum);
 }
@@ -240,13 +365,22 @@ Code LaunchEmbeddingBackward(const EmbeddingBackwardArgs& args, Stream stream) {
   if (code == 0) code = launch(ScanKernel, Grid(1), kScanThreads);
   if (code == 0) code = launch(CollectKernel, positions, kThreads);
   if (code == 0) code = launch(OrderKernel, positions, kThreads);
-  if (code != 0) return code;
-  if (args.columns % 8 != 0 || !AlignedEight(args.dy) || !AlignedEight(args.base) ||
-      !AlignedEight({args.out, Type::kF32})) {
-    return launch(AddRowsKernel, Grid(args.rows, DivideUp(args.columns, kThreads)), kThreads);
+  if (code == 0 && args.positions > kCounted) {
+    code = launch(OrderLongKernel, Grid(args.positions / kCounted), kScanThreads);
   }
-  const Eights eights = EightsOf(args.rows, args.columns);
-  return Launch(AddRowsEightKernel, eights.grid, eights.block, stream, args);
+  if (code != 0) return code;
+  const bool fits = args.columns % 8 == 0 && AlignedEight(args.dy) && AlignedEight(args.base) &&
+                    AlignedEight({args.out, Type::kF32});
+  const auto launch_rows = [&](void (*eight)(EmbeddingBackwardArgs),
+                               void (*one)(EmbeddingBackwardArgs), int64_t rows) {
+    if (!fits) return launch(one, Grid(rows, DivideUp(args.columns, kThreads)), kThreads);
+    const Eights eights = EightsOf(rows, args.columns);
+    return Launch(eight, eights.grid, eights.block, stream, args);
+  };
+  if (args.positions > kPiece) {
+    code = launch_rows(AddPiecesEightKernel, AddPiecesKernel, 2 * EmbeddingChunks(args.positions));
+  }
+  return code != 0 ? code : launch_rows(AddRowsEightKernel, AddRowsKernel, args.rows);
 }
 
 Code LaunchPositions(const PositionsArgs& args, Stream stream) {

@@ -156,12 +156,24 @@ struct EmbeddingArgs {
   int64_t rows = 0;  // of the table
   int64_t columns = 0;
 };
-// `starts` has rows + 1, `cursors` rows, `found` and `order` positions integers.
+// A token with more positions has its gradient in pieces of so many (embedding.cu).
+inline constexpr int kEmbeddingPiece = 256;
+// So many of them hold the positions.
+constexpr int64_t EmbeddingChunks(int64_t positions) {
+  return (positions + kEmbeddingPiece - 1) / kEmbeddingPiece;
+}
+// Floats of `partial`.
+constexpr int64_t EmbeddingPartialFloats(int64_t positions, int64_t columns) {
+  return positions > kEmbeddingPiece ? 2 * EmbeddingChunks(positions) * columns : 0;
+}
+// `starts` has rows + 1, `cursors` rows, `found` and `order` positions integers; `partial`, 16-byte
+// aligned, has EmbeddingPartialFloats.
 struct EmbeddingBackwardArgs {
   const int32_t* tokens = nullptr;
   View dy;
   View base;
   float* out = nullptr;
+  float* partial = nullptr;
   int32_t* starts = nullptr;
   int32_t* cursors = nullptr;
   int32_t* found = nullptr;
