@@ -242,6 +242,10 @@ uint64_t Exchange(uint64_t value, int source) { return Share(value)[source]; }
 
 void* SharedMemory() { return machine.shared; }
 
+bool IsAligned(const void* pointer, size_t bytes) {
+  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
 namespace {
 void Make(const PendingCopy& copy) {
   if (copy.from == nullptr) {
@@ -254,6 +258,7 @@ void Make(const PendingCopy& copy) {
 
 // As late as may be, or at once: both happen.
 void CopyLater(void* to, const void* from, size_t bytes) {
+  LS_CHECK(IsAligned(to, bytes) && IsAligned(from, bytes)) << "a copy from or to an odd place";
   auto& groups = machine.current->copies;
   if (groups.empty()) groups.emplace_back();
   groups.back().push_back({to, from, bytes});

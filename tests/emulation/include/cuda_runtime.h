@@ -59,7 +59,9 @@ const T* Share(const T& value) {
   static_assert(sizeof(T) <= kSharedBytes);
   return static_cast<const T*>(ShareBytes(&value, sizeof(T)));
 }
-// A copy that is made when the thread waits for its group; null: zeros.
+// Returns whether that many bytes can be moved at once, there.
+bool IsAligned(const void* pointer, size_t bytes);
+// A copy that is made when the thread waits for its group; null: zeros. REQUIRES: both are aligned.
 void CopyLater(void* to, const void* from, size_t bytes);
 void CommitCopies();
 void WaitForCopies(int pending);

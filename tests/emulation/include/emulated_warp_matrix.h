@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/check.h"
 #include "common/half.h"
 
 namespace lockstep::engine::cuda {
@@ -46,6 +47,7 @@ inline void Multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
 }
 
 inline void LoadMatrices(uint32_t (&parts)[4], const uint16_t* row) {
+  LS_CHECK(emulation::IsAligned(row, 16));
   const uint16_t* const* rows = emulation::Share(row);
   const int lane = emulation::Lane();
   for (int i = 0; i < 4; ++i) {
@@ -53,6 +55,7 @@ inline void LoadMatrices(uint32_t (&parts)[4], const uint16_t* row) {
   }
 }
 inline void LoadTransposed(uint32_t (&parts)[4], const uint16_t* row) {
+  LS_CHECK(emulation::IsAligned(row, 16));
   const uint16_t* const* rows = emulation::Share(row);
   const int lane = emulation::Lane();
   for (int i = 0; i < 4; ++i) {

@@ -52,6 +52,14 @@ TEST(CudaLaunchTest, MuchSharedMemoryHasToBeAllowed) {
   EXPECT_EQ(cudaFuncSetAttribute(Nothing, kAttribute, (227 << 10) + 1), cudaErrorInvalidValue);
 }
 
+// A GPU moves 16 bytes to and from multiples of 16 alone.
+TEST(CudaLaunchTest, OddPlacesAreRefused) {
+  alignas(16) unsigned char memory[48] = {};
+  const Kernels& kernels = *EmulatedTables()->kernels;
+  EXPECT_EQ(kernels.fill({memory, 1}, nullptr), 0);
+  EXPECT_DEATH(kernels.fill({memory + 8, 1}, nullptr), "");
+}
+
 // An average of each two rows of a long signal, and its gradient.
 TEST(CudaLaunchTest, PoolingHasMoreRowsThanAGridsSecondExtent) {
   constexpr int64_t kRows = 65600;
