@@ -95,7 +95,10 @@ std::vector<OpCase> BackwardCases() {
           {{I({3, 11}), F({33, 33})}, {{"rows", int64_t{7}}}, 7},
           {{I({65}), F({65, 5}), F({31, 5})}, {{"rows", int64_t{31}}}, 31},
           {{I({70}), F({70, 24}), F({5, 24})}, {{"rows", int64_t{5}}}, 5},
-          {{I({9}), F({9, 264})}, {{"rows", int64_t{11}}}, 11}};
+          {{I({9}), F({9, 264})}, {{"rows", int64_t{11}}}, 11},
+          // Tokens that are frequent: GPUs sum their rows in pieces.
+          {{I({700}), F({700, 16}), F({2, 16})}, {{"rows", int64_t{2}}}, 2},
+          {{I({4300}), F({4300, 3})}, {{"rows", int64_t{2}}}, 2}};
 }
 std::vector<OpCase> PositionCases() {
   return {{{F({1, 1}), F({1, 1})}, {{"length", int64_t{1}}}},
