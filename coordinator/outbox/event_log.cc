@@ -32,9 +32,11 @@ void EventLog::Append(JobEvent event) {
     progress_ = std::move(kept);
   } else if (kept->has_log()) {
     log_lines_ += kept->log().lines_size();
+    log_bytes_ += kept->ByteSizeLong();
     logs_.push_back(std::move(kept));
-    while (log_lines_ > kMaxLogLines && logs_.size() > 1) {
+    while ((log_lines_ > kMaxLogLines || log_bytes_ > kMaxLogBytes) && logs_.size() > 1) {
       log_lines_ -= logs_.front()->log().lines_size();
+      log_bytes_ -= logs_.front()->ByteSizeLong();
       logs_.pop_front();
     }
   } else {

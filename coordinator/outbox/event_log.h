@@ -17,6 +17,7 @@ namespace lockstep::coordinator {
 class EventLog {
  public:
   static constexpr int64_t kMaxLogLines = 20000;
+  static constexpr size_t kMaxLogBytes = size_t{16} << 20;
   static constexpr size_t kMaxEvents = 5000;
 
   // Sequence numbers begin after `last`.
@@ -40,6 +41,7 @@ class EventLog {
   bool ended_ = false;
   Ring logs_;
   int64_t log_lines_ = 0;
+  size_t log_bytes_ = 0;
   Ring events_;
   std::shared_ptr<const JobEvent> progress_;
 };

@@ -40,14 +40,18 @@ grpc::ServerUnaryReactor* AccessService::CreateToken(grpc::CallbackServerContext
                                                      CreateTokenResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const absl::StatusOr<Requester> who = gate_->Admit("Access/CreateToken", *context);
+  if (!who.ok()) {
+    reactor->Finish(ToGrpc(who.status()));
+    return reactor;
+  }
   const std::string secret = RandomHex(kSecretBytes);
   const absl::Time now = Clock::Real()->Now();
   const absl::Time ends =
       request->has_valid_for() ? now + FromProto(request->valid_for()) : absl::InfiniteFuture();
   const absl::StatusOr<std::string> token =
       issuer_->TokenFor(secret, NameOfToken(secret), ends, now);
-  if (!who.ok() || !token.ok()) {
-    reactor->Finish(ToGrpc(who.ok() ? token.status() : who.status()));
+  if (!token.ok()) {
+    reactor->Finish(ToGrpc(token.status()));
     return reactor;
   }
   TokenCreated event;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -20,21 +21,30 @@ namespace lockstep::coordinator {
 namespace {
 
 constexpr int kOldFiles = 4;
+// Callers choose some of the texts, and a long one would push all other lines out.
+constexpr size_t kMostText = 1024;
+
+std::string Clipped(absl::string_view text) {
+  if (text.size() <= kMostText) return std::string(text);
+  size_t end = kMostText;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return absl::StrCat(text.substr(0, end), "... (clipped: ", text.size(), " bytes)");
+}
 
 }  // namespace
 
 std::string AuditLine(const AuditEntry& entry, const absl::Status& outcome, absl::Time now) {
   JsonObject line;
   line.Add("time", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", now, absl::UTCTimeZone()));
-  line.Add("user", entry.who.user());
+  line.Add("user", Clipped(entry.who.user()));
   line.Add("role", RoleName(entry.who.role()));
   line.Add("peer", entry.who.peer());
   line.Add("token", entry.who.token_id());
   line.Add("what", entry.what);
-  line.Add("on", entry.on);
-  line.Add("detail", entry.detail);
+  line.Add("on", Clipped(entry.on));
+  line.Add("detail", Clipped(entry.detail));
   line.Add("outcome", absl::AsciiStrToLower(absl::StatusCodeToString(outcome.code())));
-  line.Add("why", std::string(outcome.message()));
+  line.Add("why", Clipped(outcome.message()));
   return line.Done();
 }
 

@@ -30,7 +30,7 @@ struct AuditEntry {
   std::string detail = {};  // "4 workers"
 };
 
-// One line without its end.
+// One line without its end. Texts of more than 1,024 bytes are clipped, and say so.
 std::string AuditLine(const AuditEntry& entry, const absl::Status& outcome, absl::Time now);
 
 class Audit {

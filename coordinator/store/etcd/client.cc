@@ -53,8 +53,11 @@ std::shared_ptr<grpc::Channel> Connect(const EtcdOptions& options, const std::st
   return grpc::CreateCustomChannel(endpoint, credentials, arguments);
 }
 
+// Returns whether another token may help: it is none, has expired, or users or roles have changed
+// since it was given.
 bool IsBadToken(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::UNAUTHENTICATED ||
+         absl::StrContains(status.error_message(), "revision of auth store is old") ||
          absl::StrContains(status.error_message(), "auth token") ||
          absl::StrContains(status.error_message(), "user name is empty");
 }

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/outbox/event_log.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace lockstep::coordinator {
+namespace {
+
+JobEvent Line(size_t bytes) {
+  JobEvent event;
+  event.mutable_log()->add_lines(std::string(bytes, 'x'));
+  return event;
+}
+
+// The first one that is kept.
+int64_t Oldest(const EventLog& log) { return log.After(0, /*logs=*/true)->sequence(); }
+
+TEST(EventLogTest, KeepsTheNewestLines) {
+  EventLog log;
+  for (int64_t i = 0; i < EventLog::kMaxLogLines + 10; ++i) log.Append(Line(1));
+  EXPECT_EQ(Oldest(log), 11);
+}
+
+TEST(EventLogTest, LongLinesAreFewer) {
+  EventLog log;
+  constexpr size_t kLine = size_t{1} << 20;
+  for (int i = 0; i < 100; ++i) log.Append(Line(kLine));
+  EXPECT_GE(Oldest(log), 100 - static_cast<int64_t>(EventLog::kMaxLogBytes / kLine) + 1);
+  EXPECT_LE(Oldest(log), 100 - static_cast<int64_t>(EventLog::kMaxLogBytes / kLine) + 2);
+  log.Append(Line(2 * EventLog::kMaxLogBytes));
+  EXPECT_EQ(Oldest(log), 101) << "the newest is there";
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
