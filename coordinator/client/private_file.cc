@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
 #include "common/random_hex.h"
@@ -36,6 +38,26 @@ absl::Status CheckPrivate(int fd, const std::string& file, absl::string_view wha
   return absl::OkStatus();
 }
 
+std::string CannotMake(const std::string& file, absl::string_view what) {
+  return absl::StrCat("cannot make the ", what, " ", file);
+}
+
+// Writes and flushes a private file beside `file`; its name.
+absl::StatusOr<std::string> WriteBeside(const std::string& file, absl::string_view what,
+                                        absl::string_view text) {
+  std::string fresh = absl::StrCat(file, ".", RandomHex(8));
+  const UniqueFd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd.valid()) return ErrnoStatus(errno, CannotMake(file, what));
+  errno = ENOSPC;  // of a write that is cut short
+  if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      ::fchmod(fd.get(), 0600) != 0 || ::fsync(fd.get()) != 0) {
+    const int why = errno;
+    ::unlink(fresh.c_str());
+    return ErrnoStatus(why, CannotMake(file, what));
+  }
+  return fresh;
+}
+
 }  // namespace
 
 bool IsPrivate(uid_t owner, mode_t mode, uid_t reader) {
@@ -63,26 +85,48 @@ absl::StatusOr<std::string> ReadPrivateFile(const std::string& file, absl::strin
 
 absl::Status WritePrivateFile(const std::string& file, absl::string_view what,
                               absl::string_view text, bool replace) {
-  const std::string failed = absl::StrCat("cannot make the ", what, " ", file);
-  const std::string fresh = absl::StrCat(file, ".", RandomHex(8));
-  {
-    const UniqueFd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!fd.valid()) return ErrnoStatus(errno, failed);
-    errno = ENOSPC;  // of a write that is cut short
-    if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-        ::fchmod(fd.get(), 0600) != 0 || ::fsync(fd.get()) != 0) {
-      const int why = errno;
-      ::unlink(fresh.c_str());
-      return ErrnoStatus(why, failed);
-    }
-  }
+  LS_ASSIGN_OR_RETURN(const std::string fresh, WriteBeside(file, what, text));
   // Of two that make it at once, one does.
   const bool made = replace ? ::rename(fresh.c_str(), file.c_str()) == 0
                             : ::link(fresh.c_str(), file.c_str()) == 0 || errno == EEXIST;
   const int why = errno;
   if (!made || !replace) ::unlink(fresh.c_str());
   if (made) return absl::OkStatus();
-  return ErrnoStatus(why, failed);
+  return ErrnoStatus(why, CannotMake(file, what));
+}
+
+PrivateFiles::~PrivateFiles() {
+  for (const auto& [fresh, file] : files_) ::unlink(fresh.c_str());
+}
+
+absl::Status PrivateFiles::Add(const std::string& file, absl::string_view what,
+                               absl::string_view text) {
+  absl::StatusOr<std::string> fresh = WriteBeside(file, what, text);
+  if (!fresh.ok()) {
+    return absl::Status(fresh.status().code(),
+                        absl::StrCat(fresh.status().message(), "; the files stay as they were"));
+  }
+  files_.emplace_back(*std::move(fresh), file);
+  return absl::OkStatus();
+}
+
+absl::Status PrivateFiles::PutInPlace() {
+  if (files_.empty()) return absl::OkStatus();
+  const std::string& first = files_.front().second;
+  const size_t slash = first.rfind('/');
+  const std::string folder = slash == first.npos ? "." : first.substr(0, slash + 1);
+  for (const auto& [fresh, file] : files_) {
+    if (::rename(fresh.c_str(), file.c_str()) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("cannot replace ", file, ", so do the same again"));
+    }
+  }
+  files_.clear();
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems cannot flush a folder, and say EINVAL: there is nothing to flush.
+  if (!fd.valid() || (::fsync(fd.get()) != 0 && errno != EINVAL)) {
+    return ErrnoStatus(errno, absl::StrCat("cannot flush the folder ", folder));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep::coordinator

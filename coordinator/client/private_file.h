@@ -7,6 +7,8 @@
 #include <sys/types.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,6 +32,26 @@ absl::StatusOr<std::string> ReadPrivateFile(const std::string& file, absl::strin
 // Errors: as open(2), write(2).
 absl::Status WritePrivateFile(const std::string& file, absl::string_view what,
                               absl::string_view text, bool replace);
+
+// Several such files of one folder that replace older ones together: all are written and flushed
+// beside their places before the first one is put there, so that a full disk changes none of them.
+// Thread-safety: thread-compatible.
+class PrivateFiles {
+ public:
+  PrivateFiles() = default;
+  PrivateFiles(const PrivateFiles&) = delete;
+  PrivateFiles& operator=(const PrivateFiles&) = delete;
+  ~PrivateFiles();  // leaves nothing of those that were not put in place
+
+  // Writes the text beside `file`. Errors: as WritePrivateFile.
+  absl::Status Add(const std::string& file, absl::string_view what, absl::string_view text);
+  // Puts them in place, in the order in which they were added, and flushes the folder. Called once.
+  // Errors: as rename(2), fsync(2); those before it are in place.
+  absl::Status PutInPlace();
+
+ private:
+  std::vector<std::pair<std::string, std::string>> files_;  // as written, and where each belongs
+};
 
 }  // namespace lockstep::coordinator
 

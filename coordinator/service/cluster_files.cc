@@ -46,10 +46,9 @@ absl::StatusOr<std::optional<Certified>> ReadPair(const std::string& file, absl:
   return std::make_optional(*std::move(pair));
 }
 
-absl::Status WriteCertified(const std::string& file, absl::string_view what,
-                            const Certified& certified) {
-  return WritePrivateFile(file, what, absl::StrCat(certified.key, certified.certificate),
-                          /*replace=*/true);
+absl::Status AddCertified(const std::string& file, absl::string_view what,
+                          const Certified& certified, PrivateFiles& files) {
+  return files.Add(file, what, absl::StrCat(certified.key, certified.certificate));
 }
 
 // The folder of this user, made when it is missing.
@@ -70,7 +69,7 @@ absl::Status MakeFolder(const std::string& folder) {
 
 // The authority of the folder, made when there is none.
 absl::StatusOr<Certified> ReadOrMakeAuthority(const std::string& folder, const Token& token,
-                                              absl::Time now, bool& made) {
+                                              absl::Time now, PrivateFiles& files, bool& made) {
   const std::string file = AuthorityFile(folder);
   LS_ASSIGN_OR_RETURN(const auto read, ReadPair(file, "authority's file"));
   made = !read.has_value();
@@ -82,7 +81,7 @@ absl::StatusOr<Certified> ReadOrMakeAuthority(const std::string& folder, const T
                      " to begin a new cluster, which all nodes and users need the new token for"));
   }
   LS_ASSIGN_OR_RETURN(Certified authority, MakeAuthority(now));
-  LS_RETURN_IF_ERROR(WriteCertified(file, "authority's file", authority));
+  LS_RETURN_IF_ERROR(AddCertified(file, "authority's file", authority, files));
   return authority;
 }
 
@@ -91,14 +90,9 @@ absl::StatusOr<std::optional<Certified>> ReadNextAuthority(const std::string& fo
   return ReadPair(NextAuthorityFile(folder), "next authority's file");
 }
 
-absl::Status WriteCallers(const std::string& folder, const Callers& callers) {
-  return WritePrivateFile(CallersFile(folder), "callers' authority's file",
-                          absl::StrCat(callers.newest.key, callers.all), /*replace=*/true);
-}
-
 // The authorities of callers as they are to be from now on.
 absl::StatusOr<Callers> RenewCallers(const std::string& folder, InitOptions::Rotation rotation,
-                                     absl::Time now, bool& made) {
+                                     absl::Time now, PrivateFiles& files, bool& made) {
   LS_ASSIGN_OR_RETURN(const std::optional<Callers> before, ReadCallers(folder));
   made = !before.has_value();
   Callers callers = before.value_or(Callers());
@@ -110,15 +104,16 @@ absl::StatusOr<Callers> RenewCallers(const std::string& folder, InitOptions::Rot
   } else {
     return callers;
   }
-  LS_RETURN_IF_ERROR(WriteCallers(folder, callers));
+  LS_RETURN_IF_ERROR(files.Add(CallersFile(folder), "callers' authority's file",
+                               absl::StrCat(callers.newest.key, callers.all)));
   return callers;
 }
 
 // Begins or ends the replacement of the coordinator's authority. What signs and what tokens carry
-// afterwards: `signer` and `trusted` (PEM).
+// afterwards: `signer` and `trusted` (PEM). `next`: the authority that is to follow then.
 absl::Status Rotate(const std::string& folder, InitOptions::Rotation rotation, absl::Time now,
-                    Certified& signer, std::string& trusted, bool& rotating) {
-  LS_ASSIGN_OR_RETURN(std::optional<Certified> next, ReadNextAuthority(folder));
+                    Certified& signer, std::string& trusted, std::optional<Certified>& next) {
+  LS_ASSIGN_OR_RETURN(next, ReadNextAuthority(folder));
   trusted = signer.certificate;
   if (rotation == InitOptions::Rotation::kFinish) {
     if (!next.has_value()) {
@@ -127,6 +122,7 @@ absl::Status Rotate(const std::string& folder, InitOptions::Rotation rotation, a
     }
     signer = *next;
     trusted = next->certificate;
+    next.reset();
     return absl::OkStatus();
   }
   if (rotation == InitOptions::Rotation::kBegin) {
@@ -135,10 +131,8 @@ absl::Status Rotate(const std::string& folder, InitOptions::Rotation rotation, a
           "a rotation is under way already: `coordinator init --finish-rotation` ends it");
     }
     LS_ASSIGN_OR_RETURN(next, MakeAuthority(now));
-    LS_RETURN_IF_ERROR(WriteCertified(NextAuthorityFile(folder), "next authority's file", *next));
   }
-  rotating = next.has_value();
-  if (rotating) trusted += next->certificate;
+  if (next.has_value()) trusted += next->certificate;
   return absl::OkStatus();
 }
 
@@ -164,9 +158,9 @@ absl::StatusOr<std::string> Equipped(Token token, const std::string& trusted,
 }
 
 // The newest token first. One that was made before there were certificates keeps its secret.
-absl::Status WriteTokens(const std::string& file, const std::vector<std::string>& before,
-                         const std::string& trusted, const Certified& callers, bool another,
-                         absl::Time now) {
+absl::Status AddTokens(const std::string& file, const std::vector<std::string>& before,
+                       const std::string& trusted, const Certified& callers, bool another,
+                       absl::Time now, PrivateFiles& files) {
   std::vector<std::string> tokens;
   if (before.empty() || another) {
     Token newest;
@@ -180,8 +174,7 @@ absl::Status WriteTokens(const std::string& file, const std::vector<std::string>
     tokens.push_back(std::move(line));
   }
   if (tokens == before) return absl::OkStatus();
-  return WritePrivateFile(file, "token file", absl::StrCat(absl::StrJoin(tokens, "\n"), "\n"),
-                          /*replace=*/true);
+  return files.Add(file, "token file", absl::StrCat(absl::StrJoin(tokens, "\n"), "\n"));
 }
 
 void AddOnce(const std::string& name, std::vector<std::string>& names) {
@@ -229,10 +222,13 @@ absl::StatusOr<InitResult> InitCluster(const std::string& folder, const InitOpti
     LS_ASSIGN_OR_RETURN(token, ParseToken(tokens->front()));
   }
   LS_ASSIGN_OR_RETURN(const auto before, ReadServerCertificate(folder));
+  PrivateFiles files;
   LS_ASSIGN_OR_RETURN(Certified authority,
-                      ReadOrMakeAuthority(folder, token, now, result.new_cluster));
+                      ReadOrMakeAuthority(folder, token, now, files, result.new_cluster));
   std::string trusted;
-  LS_RETURN_IF_ERROR(Rotate(folder, options.rotation, now, authority, trusted, result.rotating));
+  std::optional<Certified> next;
+  LS_RETURN_IF_ERROR(Rotate(folder, options.rotation, now, authority, trusted, next));
+  result.rotating = next.has_value();
   result.names = options.hosts;
   if (result.names.empty() && before.has_value()) {
     LS_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(before->certificate));
@@ -244,14 +240,21 @@ absl::StatusOr<InitResult> InitCluster(const std::string& folder, const InitOpti
                       IssueServer(authority, result.names, now, kServerValidity));
   LS_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(server.certificate));
   result.ends = facts.ends;
-  LS_RETURN_IF_ERROR(WriteCertified(ServerFile(folder), "certificate's file", server));
+  LS_RETURN_IF_ERROR(AddCertified(ServerFile(folder), "certificate's file", server, files));
+  LS_ASSIGN_OR_RETURN(const Callers callers,
+                      RenewCallers(folder, options.rotation, now, files, result.new_callers));
+  LS_RETURN_IF_ERROR(AddTokens(result.token_file, *tokens, trusted, callers.newest,
+                               options.new_token, now, files));
+  // By the next authority's file a rotation is known as under way: it comes last and goes last, so
+  // that a step of it that was cut short is taken again as a whole.
+  if (options.rotation == InitOptions::Rotation::kBegin) {
+    LS_RETURN_IF_ERROR(
+        AddCertified(NextAuthorityFile(folder), "next authority's file", *next, files));
+  }
+  LS_RETURN_IF_ERROR(files.PutInPlace());
   if (options.rotation == InitOptions::Rotation::kFinish) {
     LS_RETURN_IF_ERROR(ReplaceAuthority(folder));
   }
-  LS_ASSIGN_OR_RETURN(const Callers callers,
-                      RenewCallers(folder, options.rotation, now, result.new_callers));
-  LS_RETURN_IF_ERROR(
-      WriteTokens(result.token_file, *tokens, trusted, callers.newest, options.new_token, now));
   return result;
 }
 

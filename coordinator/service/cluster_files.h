@@ -57,9 +57,10 @@ struct Callers {
 
 // Makes what is missing and issues a new certificate to the server; the authorities stay, and the
 // token unless told otherwise. A running coordinator takes what it needs of it within seconds.
-// Errors: FailedPrecondition (the folder is another user's; a token is there without its
-// authority; a file that others can read; a rotation is, or is not, under way); InvalidArgument (a
-// host's name is none); DataLoss (a damaged file); as mkdir(2).
+// Where something cannot be written (a full disk) all files stay as they were. Errors:
+// FailedPrecondition (the folder is another user's; a token is there without its authority; a file
+// that others can read; a rotation is, or is not, under way); InvalidArgument (a host's name is
+// none); DataLoss (a damaged file); as mkdir(2).
 absl::StatusOr<InitResult> InitCluster(const std::string& folder, const InitOptions& options,
                                        absl::Time now);
 

@@ -4,11 +4,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
 
@@ -196,6 +199,27 @@ TEST(TokenTest, WhoSharesASecretDerivesTheSameAuthority) {
   EXPECT_EQ(CredentialsOfRun("short").status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+// While it lives no file of this process grows beyond `most` bytes.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t most) {
+    signal_ = ::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit low = {most, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &low);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, signal_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_ = {};
+  void (*signal_)(int) = nullptr;
+};
+
 class ClusterFilesTest : public ::testing::Test {
  protected:
   ClusterFilesTest() {
@@ -209,6 +233,15 @@ class ClusterFilesTest : public ::testing::Test {
     std::ostringstream text;
     text << std::ifstream(folder_ + "/" + name).rdbuf();
     return text.str();
+  }
+  // By name.
+  std::map<std::string, std::string> Files() const {
+    std::map<std::string, std::string> files;
+    for (const auto& file : std::filesystem::directory_iterator(folder_)) {
+      const std::string name = file.path().filename();
+      files[name] = Text(name);
+    }
+    return files;
   }
   std::vector<std::string> Names() const {
     return ReadCertificate((*ReadServerCertificate(folder_))->certificate)->names;
@@ -251,6 +284,35 @@ TEST_F(ClusterFilesTest, AgainItRenewsTheCertificateAlone) {
   EXPECT_THAT(Names(), Contains("head")) << "it keeps its names";
   ASSERT_TRUE(InitCluster(folder_, {.hosts = {"other"}}, kNow).ok());
   EXPECT_THAT(Names(), ElementsAre("other", "localhost", "127.0.0.1", "::1"));
+}
+
+// A step of a rotation that the disk has no room for leaves the former files, and can be taken
+// again.
+TEST_F(ClusterFilesTest, AFullDiskLeavesNoRotationHalfDone) {
+  ASSERT_TRUE(InitCluster(folder_, {.hosts = {"head"}}, kNow).ok());
+  for (const auto rotation : {InitOptions::Rotation::kBegin, InitOptions::Rotation::kFinish}) {
+    const std::map<std::string, std::string> before = Files();
+    size_t fails = 0;
+    // No file may be larger, so that one after the other is the first that does not fit.
+    for (rlim_t most = 0;; most += 100) {
+      absl::StatusOr<InitResult> made;
+      {
+        const FileSizeLimit limit(most);
+        made = InitCluster(folder_, {.rotation = rotation}, kNow);
+      }
+      if (made.ok()) break;
+      ++fails;
+      ASSERT_EQ(Files(), before) << most << ": " << made.status();
+      EXPECT_THAT(made.status().message(), HasSubstr("stay as they were"));
+    }
+    EXPECT_GT(fails, 10u);
+    EXPECT_NE(Files(), before);
+  }
+  const auto callers = ReadCallers(folder_);
+  EXPECT_EQ((*callers)->all, (*callers)->newest.certificate);
+  const auto token = ParseToken(*ReadToken(folder_ + "/token"));
+  EXPECT_TRUE(CheckIssued((*ReadServerCertificate(folder_))->certificate, token->authority).ok());
+  EXPECT_TRUE(CheckIssued(token->client.certificate, (*callers)->newest.certificate).ok());
 }
 
 TEST_F(ClusterFilesTest, ATokenThatWasThereKeepsItsSecret) {
