@@ -54,7 +54,10 @@ void MarkLost(Context& context, const Node& node, const std::string& host_before
               const AgentHello& hello, bool was_stopping) {
   std::set<std::string> running(hello.ended().begin(), hello.ended().end());
   for (const WorkerStarted& worker : hello.running()) running.insert(worker.worker_incarnation());
-  for (auto& [id, job] : context.state.jobs) {
+  for (const std::string& id : JobsOn(node)) {
+    Job* const found = FindJob(context.state, id);
+    if (found == nullptr) continue;
+    Job& job = *found;
     for (Slot& slot : job.slots) {
       if (slot.vacant()) continue;
       Worker& worker = *slot.worker;
@@ -111,6 +114,14 @@ std::string WhyNotServed(const AgentHello& hello, int own) {
       hello.protocol_version() > own ? ": upgrade the coordinator first" : ": upgrade the agent");
 }
 
+// Returns whether the node cannot be this caller's, as it joined with a token for somebody else and
+// has work: who takes it over is sent the jobs with their secrets, and says how they end. One
+// without work is as good as a new one.
+bool IsOfAnother(const Context& context, const Node& node, const AgentSaid& event) {
+  if (!node.owner || event.owner.empty() || event.owner == *node.owner) return false;
+  return InSight(context.state, node, context.now) || UsedSlots(context.state, node) > 0;
+}
+
 void OnHello(Context& context, const AgentSaid& event) {
   const AgentHello& hello = event.message.hello();
   const SessionId session = event.session;
@@ -127,6 +138,16 @@ void OnHello(Context& context, const AgentSaid& event) {
     return Reject(context, session, Rejected::MALFORMED, "the agent has no node_id");
   }
   Node& node = context.state.nodes[hello.node_id()];
+  if (IsOfAnother(context, node, event)) {
+    return Reject(
+        context, session, Rejected::NODE_TAKEN,
+        absl::StrCat("the node ", node.id, " on ", node.host, " joined with ",
+                     node.owner->empty() ? "an administrator's token"
+                                         : absl::StrCat("a token for ", *node.owner),
+                     ", this is one for ", event.owner,
+                     ": show such a token, or wait until the node's work has ended and its agent "
+                     "has left"));
+  }
   const bool other_connection = node.session != 0 && node.session != session;
   if (other_connection && node.incarnation != hello.incarnation() &&
       InSight(context.state, node, context.now)) {
@@ -142,7 +163,6 @@ void OnHello(Context& context, const AgentSaid& event) {
     context.state.agent_sessions.erase(older);
     if (late) return;
   }
-  // Also one that was forgotten while it was away.
   const bool restarted = node.incarnation != hello.incarnation();
   const std::string host_before = node.host;
   node.id = hello.node_id();
@@ -157,6 +177,7 @@ void OnHello(Context& context, const AgentSaid& event) {
   node.labels = {hello.labels().begin(), hello.labels().end()};
   node.seen_address = event.peer;
   node.token_id = event.token_id;
+  node.owner = event.owner;
   node.session = session;
   node.sent.reset();
   context.state.agent_sessions[session] = node.id;

@@ -154,6 +154,7 @@ void LookAtQueue(Context& context, const std::set<std::string>& looked_at) {
 Effects Settle(Context& context) {
   State& state = context.state;
   TouchOwed(context);
+  ForgetNodes(context);
   for (const auto& [at, id] : state.checks) {
     if (at > context.now) break;
     context.touched_jobs.insert(id);

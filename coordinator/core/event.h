@@ -56,6 +56,9 @@ struct AgentSaid {
   // The address that the connection comes from; empty: a Unix socket.
   std::string peer = {};
   std::string token_id = {};  // of the token that was shown
+  // Whom that token with the role join is for; empty: an administrator shows who he is, and may be
+  // any node.
+  std::string owner = {};
 };
 struct AgentGone {
   SessionId session = 0;

@@ -30,6 +30,7 @@ NodeRecord ToRecord(const Node& node) {
   }
   record.set_left_out_reason(node.trust.reason);
   record.mutable_labels()->insert(node.labels.begin(), node.labels.end());
+  if (node.owner) record.set_owner(*node.owner);
   return record;
 }
 
@@ -55,6 +56,7 @@ void FromRecord(const NodeRecord& record, Node& node) {
   if (record.has_left_out_until()) node.trust.until = FromProto(record.left_out_until());
   node.trust.reason = record.left_out_reason();
   node.labels = {record.labels().begin(), record.labels().end()};
+  if (record.has_owner()) node.owner = record.owner();
 }
 
 }  // namespace lockstep::coordinator

@@ -2,12 +2,14 @@
 #include "coordinator/core/retention.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "coordinator/core/accounting.h"
 #include "coordinator/core/journal.h"
+#include "coordinator/core/sessions.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -50,14 +52,39 @@ bool HasWork(const State& state, const std::string& node_id) {
   });
 }
 
+// Nobody waits for the end of lives on nodes that are forgotten. If one is still there, its agent
+// is told to end it when it is back.
+void EndLivesOn(Context& context, const std::set<std::string>& nodes) {
+  const auto end = [&](Job& job, Worker& worker, const WorkerExited& record) {
+    if (nodes.contains(worker.node_id)) MarkExited(context, job, worker, record);
+  };
+  WorkerExited failed;
+  failed.set_exit_code(1);
+  for (auto& [id, job] : context.state.jobs) {
+    for (Slot& slot : job.slots) {
+      if (slot.worker) end(job, *slot.worker, failed);
+    }
+    for (Worker& worker : job.former) end(job, worker, WorkerExited());
+  }
+}
+
+bool IsDue(const Context& context) {
+  return context.now >= context.state.looked_for_old + kLookEvery;
+}
+
+}  // namespace
+
 void ForgetNodes(Context& context) {
+  if (!IsDue(context)) return;
   State& state = context.state;
-  std::vector<std::string> gone;
+  std::set<std::string> gone;
   for (const auto& [id, node] : state.nodes) {
     if (node.session != 0 || context.now < node.last_contact + state.options.keep_node) continue;
     if (node.drain) continue;  // it may come back from its repair
-    if (!HasWork(state, id)) gone.push_back(id);
+    if (!HasWork(state, id)) gone.insert(id);
   }
+  if (gone.empty()) return;
+  EndLivesOn(context, gone);
   for (const std::string& id : gone) {
     EraseNodeRow(context, id);
     state.owed_nodes.erase(id);
@@ -67,13 +94,10 @@ void ForgetNodes(Context& context) {
   }
 }
 
-}  // namespace
-
 void ForgetOld(Context& context) {
-  if (context.now < context.state.looked_for_old + kLookEvery) return;
+  if (!IsDue(context)) return;
   context.state.looked_for_old = context.now;
   ForgetJobs(context);
-  ForgetNodes(context);
   ForgetOldUse(context);
 }
 

@@ -10,10 +10,14 @@
 
 namespace lockstep::coordinator {
 
+// Forgets the nodes that have been out of sight for Options::keep_node, have no work left and are
+// not drained. Their rows go, and the jobs with lives there that nobody has seen end are touched.
+// Looks at most once a second, when ForgetOld of the same step does.
+void ForgetNodes(Context& context);
+
 // Forgets the oldest ended jobs beyond Options::keep_ended, but none within Options::keep_ended_for
-// of its end, and nodes that have been out of sight for Options::keep_node, have no work left and
-// are not drained. Their rows go. Looks at most once a second. REQUIRES: no job is touched and not
-// looked at.
+// of its end, and old use. Their rows go. Looks at most once a second. REQUIRES: no job is touched
+// and not looked at.
 void ForgetOld(Context& context);
 
 }  // namespace lockstep::coordinator

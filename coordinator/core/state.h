@@ -65,6 +65,8 @@ struct Node {
   // Where the coordinator sees this connection come from; empty: a Unix socket.
   std::string seen_address;
   std::string token_id;  // of the token that it showed; empty: the cluster's own
+  // AgentSaid::owner of it; nothing: not known, of a former version's journal.
+  std::optional<std::string> owner;
   // Jobs and their places whose workers were put here and may still be: who looks for workers on
   // the node looks there alone (NotePlace).
   std::set<std::pair<std::string, int>> places;

@@ -191,7 +191,8 @@ grpc::ServerBidiReactor<AgentMessage, AgentCommand>* RpcService::AgentSession(
            audit->Note({who, "join", message.hello().node_id(), message.hello().host()},
                        absl::OkStatus());
          }
-         hub->Post(AgentSaid{session, std::move(message), who.peer(), who.token_id()});
+         hub->Post(AgentSaid{session, std::move(message), who.peer(), who.token_id(),
+                             who.role() == ROLE_JOIN ? who.user() : ""});
        }});
 }
 

@@ -136,7 +136,7 @@ void CoreWorld::Agent(const Command& command) {
     running.set_pid(PidOf(worker));
   }
   for (const std::string& worker : command.list("ended")) hello.add_ended(Incarnation(worker));
-  Take(AgentSaid{session, message});
+  Take(AgentSaid{.session = session, .message = message, .owner = command.text("owner")});
 }
 
 bool CoreWorld::AgentReport(const Command& command) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What agents and workers say by a script's commands.
 //
-//   agent NODE [slots=4] [host=H] [life=1] [gpus=0] [private] [version=1] [labels=K:V]
+//   agent NODE [slots=4] [host=H] [life=1] [gpus=0] [private] [version=1] [labels=K:V] [owner=USER]
 //   died W order=1           log W line="..."
 //   exit W [code=0] [signal=0] [order=1] [wanted] [line="..."] [error="..."] [unfit] [passing]
 //   ready W [plan=p] [device=d] [seen=0] [step=N] [data=HASH [bytes=1000]]
