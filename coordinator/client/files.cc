@@ -60,7 +60,13 @@ class GrpcFilesClient : public FilesClient {
     absl::MutexLock lock(&mu_);
     fetching_ = nullptr;
     if (stopped_) return absl::CancelledError("stopped");
-    return taken.ok() ? FromGrpc(status) : taken;
+    if (!taken.ok()) return taken;
+    if (status.error_code() == grpc::StatusCode::CANCELLED) {
+      return absl::UnavailableError(
+          "the coordinator has ended the transfer: it was stopped, or what it sent was not taken "
+          "for long; try again");
+    }
+    return FromGrpc(status);
   }
 
   void Stop() override {

@@ -7,14 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/random_hex.h"
 #include "coordinator/client/grpc_status.h"
+#include "coordinator/service/in_time.h"
 
 namespace lockstep::coordinator {
 namespace {
 
 // At a time: each takes two of the eight threads that gRPC may have.
 constexpr size_t kMostTransfers = 2;
-// How long an agent may take to open its stream, and between two pieces.
-constexpr absl::Duration kPatience = absl::Seconds(30);
 constexpr size_t kMostPiece = size_t{1} << 20;
 constexpr size_t kTicketBytes = 32;
 
@@ -73,17 +72,18 @@ grpc::Status FileExchange::Fetch(grpc::ServerContext* context, const FetchReques
   if (!asked.ok()) return ToGrpc(asked);
   while (true) {
     absl::StatusOr<FilePiece> piece =
-        handoff->Take(kPatience, [context] { return context->IsCancelled(); });
+        handoff->Take(transfers_->patience(), [context] { return context->IsCancelled(); });
     if (absl::IsDeadlineExceeded(piece.status())) {
-      return ToGrpc(
-          absl::UnavailableError(absl::StrCat("nothing came from node ", request->node_id(),
-                                              " for ", absl::FormatDuration(kPatience))));
+      return ToGrpc(absl::UnavailableError(
+          absl::StrCat("nothing came from node ", request->node_id(), " for ",
+                       absl::FormatDuration(transfers_->patience()))));
     }
     if (!piece.ok()) return ToGrpc(piece.status());
     if (piece->error() != 0) {
       return grpc::Status(static_cast<grpc::StatusCode>(piece->error()), piece->error_text());
     }
-    if (!writer->Write(*piece)) return grpc::Status::CANCELLED;
+    const auto write = [&] { return writer->Write(*piece); };
+    if (!InTime(context, transfers_->patience(), write)) return grpc::Status::CANCELLED;
     if (piece->end()) return grpc::Status::OK;
   }
 }
@@ -93,7 +93,10 @@ grpc::Status FileExchange::Send(grpc::ServerContext* context, grpc::ServerReader
   const absl::StatusOr<Requester> who = gate_->Admit("Files/Send", *context);
   if (!who.ok()) return ToGrpc(who.status());
   FilePiece piece;
-  if (!reader->Read(&piece)) return grpc::Status::CANCELLED;
+  const auto read = [&] {
+    return InTime(context, transfers_->patience(), [&] { return reader->Read(&piece); });
+  };
+  if (!read()) return grpc::Status::CANCELLED;
   const std::shared_ptr<Handoff> handoff = transfers_->Redeem(piece.ticket());
   if (handoff == nullptr) {
     return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
@@ -109,7 +112,7 @@ grpc::Status FileExchange::Send(grpc::ServerContext* context, grpc::ServerReader
       return grpc::Status(grpc::StatusCode::CANCELLED, "nobody takes the files any more");
     }
     piece.Clear();
-  } while (!end && reader->Read(&piece));
+  } while (!end && read());
   handoff->Close(absl::UnavailableError("the node's stream of files broke off; try again"));
   return grpc::Status::OK;
 }

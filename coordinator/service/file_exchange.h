@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The service Files (proto/files.proto): joins a user's stream with the one that a node's agent
 // opens for it. A transfer holds two of gRPC's threads and one piece; a few at a time are let in,
-// so that what the coordinator is there for does not wait. Thread-safety: thread-safe.
+// so that what the coordinator is there for does not wait, and each piece has to go on in time, so
+// that who stands still keeps nobody out. Thread-safety: thread-safe.
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_FILE_EXCHANGE_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_FILE_EXCHANGE_H_
 
@@ -10,6 +11,7 @@
 #include <string>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "coordinator/service/gate.h"
 #include "coordinator/service/handoff.h"
 #include "coordinator/service/hub.h"
@@ -20,6 +22,10 @@ namespace lockstep::coordinator {
 // The transfers that are under way, by their tickets.
 class Transfers {
  public:
+  // `patience`: how long an agent may take to open its stream, and both sides for each piece.
+  explicit Transfers(absl::Duration patience) : patience_(patience) {}
+  absl::Duration patience() const { return patience_; }
+
   // A transfer under a new ticket. Errors: ResourceExhausted.
   absl::StatusOr<std::string> Begin(std::shared_ptr<Handoff> handoff);
   void End(const std::string& ticket);
@@ -27,6 +33,7 @@ class Transfers {
   std::shared_ptr<Handoff> Redeem(const std::string& ticket);
 
  private:
+  const absl::Duration patience_;
   absl::Mutex mu_;
   // Null: its ticket was shown.
   std::map<std::string, std::shared_ptr<Handoff>> transfers_ ABSL_GUARDED_BY(mu_);

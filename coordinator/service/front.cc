@@ -39,7 +39,7 @@ void SetLimits(grpc::ServerBuilder& builder) {
 
 }  // namespace
 
-Front::Front(const Shared& shared, std::optional<Requester> by_socket)
+Front::Front(const Shared& shared, absl::StatusOr<Requester> by_socket)
     : gate_(shared.hub, shared.door, shared.audit, std::move(by_socket)),
       service_(shared.hub, &gate_, shared.audit, shared.packages),
       access_(shared.hub, &gate_, shared.audit, shared.issuer),

@@ -37,7 +37,7 @@ class Front {
     const TokenIssuer* issuer = nullptr;
   };
   // `by_socket`: as of Gate.
-  Front(const Shared& shared, std::optional<Requester> by_socket);
+  Front(const Shared& shared, absl::StatusOr<Requester> by_socket);
   ~Front();  // cuts all connections
 
   // Begins to serve. False: gRPC's server does not start.

@@ -7,7 +7,7 @@
 
 namespace lockstep::coordinator {
 
-std::optional<Requester> Gate::WhoCalls(absl::string_view token) const {
+absl::StatusOr<Requester> Gate::WhoCalls(absl::string_view token) const {
   if (!token.empty()) {
     if (door_->IsClusterToken(token)) {
       Requester who;
@@ -16,7 +16,7 @@ std::optional<Requester> Gate::WhoCalls(absl::string_view token) const {
     }
     // A token says more than the socket: whoever shows one wants to be that.
     std::optional<Requester> who = hub_->WhoShows(token);
-    if (who.has_value()) return who;
+    if (who.has_value()) return *std::move(who);
   }
   return by_socket_;
 }
@@ -31,11 +31,8 @@ absl::StatusOr<Requester> Gate::Admit(absl::string_view call,
           : absl::string_view(found->second.data(), found->second.size());
   const std::string peer = context.peer();
   door_->HasCalled(peer);
-  std::optional<Requester> who = WhoCalls(token);
-  if (!who.has_value()) {
-    return absl::PermissionDeniedError(
-        "the coordinator asks for a token and was shown none or a wrong one");
-  }
+  absl::StatusOr<Requester> who = WhoCalls(token);
+  if (!who.ok()) return who;
   who->set_peer(ParsePeer(peer).host);
   door_->HasProven(peer);
   if (absl::Status may = CheckCall(call, *who); !may.ok()) {

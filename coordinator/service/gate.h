@@ -23,24 +23,24 @@ namespace lockstep::coordinator {
 
 class Gate {
  public:
-  // `by_socket`: whom the kernel says all callers are, who then need no token (a Unix socket);
-  // nothing: they show one. The others outlive the gate. Calls that a role does not allow go into
-  // the audit.
-  Gate(Hub* hub, Door* door, Audit* audit, std::optional<Requester> by_socket)
+  // `by_socket`: whom the kernel says all callers are, who then need no token (a Unix socket); else
+  // what those are told who show no good one. The others outlive the gate. Calls that a role does
+  // not allow go into the audit.
+  Gate(Hub* hub, Door* door, Audit* audit, absl::StatusOr<Requester> by_socket)
       : hub_(hub), door_(door), audit_(audit), by_socket_(std::move(by_socket)) {}
 
-  // Who makes `call` ("Coordinator/SubmitJob"), if they may. Errors: PermissionDenied;
-  // Unavailable when another coordinator leads by now.
+  // Who makes `call` ("Coordinator/SubmitJob"), if they may. Errors: PermissionDenied; those of
+  // `by_socket`; Unavailable when another coordinator leads by now.
   absl::StatusOr<Requester> Admit(absl::string_view call,
                                   const grpc::ServerContextBase& context) const;
 
  private:
-  std::optional<Requester> WhoCalls(absl::string_view token) const;
+  absl::StatusOr<Requester> WhoCalls(absl::string_view token) const;
 
   Hub* const hub_;
   Door* const door_;
   Audit* const audit_;
-  const std::optional<Requester> by_socket_;
+  const absl::StatusOr<Requester> by_socket_;
 };
 
 }  // namespace lockstep::coordinator

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "coordinator/client/grpc_status.h"
+#include "coordinator/service/in_time.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -56,7 +57,8 @@ grpc::Status PackageService::PutPackage(grpc::ServerContext* context,
   if (!place.status().ok()) return place.status();
   std::string id, bytes;
   PackagePiece piece;
-  while (reader->Read(&piece)) {
+  const auto read = [&] { return reader->Read(&piece); };
+  while (InTime(context, busy_->patience, read)) {
     if (id.empty()) id = piece.id();
     if (static_cast<int64_t>(bytes.size() + piece.data().size()) > kMostPackedBytes) {
       return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "a package has too many bytes");
@@ -79,7 +81,8 @@ grpc::Status PackageService::GetPackage(grpc::ServerContext* context,
   PackagePiece piece;
   for (size_t at = 0; at < bytes->size(); at += kPiece) {
     piece.set_data(bytes->substr(at, kPiece));
-    if (!writer->Write(piece)) return grpc::Status::CANCELLED;
+    const auto write = [&] { return writer->Write(piece); };
+    if (!InTime(context, busy_->patience, write)) return grpc::Status::CANCELLED;
   }
   return grpc::Status::OK;
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The service Packages (proto/package.proto). A call holds one of gRPC's threads and a package; a
-// few at a time are let in. Thread-safety: thread-safe.
+// few at a time are let in, and each piece has to go on in time. Thread-safety: thread-safe.
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_PACKAGE_SERVICE_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_PACKAGE_SERVICE_H_
 
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "coordinator/client/package_store.h"
 #include "coordinator/service/gate.h"
 #include "proto/package.grpc.pb.h"
@@ -16,6 +17,8 @@ class PackageService : public Packages::Service {
  public:
   // Calls that carry packages, of all services that share a store.
   struct Busy {
+    explicit Busy(absl::Duration with_each_piece) : patience(with_each_piece) {}
+    const absl::Duration patience;
     absl::Mutex mu;
     // Those under way.
     int calls ABSL_GUARDED_BY(mu) = 0;

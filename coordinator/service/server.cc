@@ -77,6 +77,8 @@ class GrpcServer : public Server {
         door_(Secrets(options), ConnectionLimits(), options.local_users, clock),
         audit_(options.audit, clock),
         packages_(PackageSettings(options)),
+        transfers_(options.piece_patience),
+        busy_(options.piece_patience),
         is_tcp_(IsTcpAddress(options.listen)),
         needs_token_(is_tcp_ || !options.token.empty()),
         issuer_(options.issuer),
@@ -86,6 +88,7 @@ class GrpcServer : public Server {
   ~GrpcServer() override {
     if (listener_ != nullptr) listener_->Stop();
     fronts_.clear();
+    for_the_rest_.reset();
   }
 
   absl::Status Serve(Listener* listener, std::unique_ptr<Listener> own) {
@@ -113,26 +116,47 @@ class GrpcServer : public Server {
     if (Front* const front = FrontFor(user.uid)) front->Take(std::move(fd));
   }
 
-  // Null: there are too many. Users of the machine keep theirs.
+  // Null: gRPC's server does not start. Users of the machine keep theirs; those who come when there
+  // are too many, but for root, share one that tells them so.
   Front* FrontFor(uid_t uid) {
     const auto found = fronts_.find(uid);
     if (found != fronts_.end()) return found->second.get();
-    if (fronts_.size() >= kMostLocalUsers) {
-      LS_LOG_WARNING << "too many users of this machine speak to the coordinator; user " << uid
-                     << " is turned away until it is started again";
-      return nullptr;
+    if (fronts_.size() < kMostLocalUsers || uid == 0) {
+      std::unique_ptr<Front> front = NewFront(WhoIs(uid));
+      return front == nullptr ? nullptr : (fronts_[uid] = std::move(front)).get();
     }
-    std::optional<Requester> who;
-    if (!needs_token_ && uid != kAnybody) {
-      who.emplace();
-      who->set_user(NameOf(uid));
-      who->set_role(uid == ::geteuid() || uid == 0 ? ROLE_ADMIN : ROLE_SUBMIT);
-    }
+    if (for_the_rest_ == nullptr) for_the_rest_ = NewFront(TooManyUsers());
+    return for_the_rest_.get();
+  }
+
+  std::unique_ptr<Front> NewFront(absl::StatusOr<Requester> who) {
     auto front = std::make_unique<Front>(
         Front::Shared{&hub_, &door_, &audit_, &packages_, &transfers_, &busy_, &issuer_},
         std::move(who));
     if (!front->Serve(TlsCredentials(tls_, TokenIsGood()))) return nullptr;
-    return (fronts_[uid] = std::move(front)).get();
+    return front;
+  }
+
+  // Whom the kernel means. Errors: PermissionDenied, where a token says it.
+  absl::StatusOr<Requester> WhoIs(uid_t uid) const {
+    if (needs_token_ || uid == kAnybody) {
+      return absl::PermissionDeniedError(
+          "the coordinator asks for a token and was shown none or a wrong one");
+    }
+    Requester who;
+    who.set_user(NameOf(uid));
+    who.set_role(uid == ::geteuid() || uid == 0 ? ROLE_ADMIN : ROLE_SUBMIT);
+    return who;
+  }
+
+  static absl::Status TooManyUsers() {
+    LS_LOG_WARNING << "more than " << kMostLocalUsers
+                   << " users of this machine have spoken to the coordinator; others are turned "
+                      "away without a token until it is started again";
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the coordinator has served ", kMostLocalUsers,
+        " users of this machine and takes no more: show a token (--token-file), or have the "
+        "coordinator started again"));
   }
 
   // Whose certificates pass the handshake: those of tokens that are good now, workers' being their
@@ -169,6 +193,7 @@ class GrpcServer : public Server {
   const std::optional<ServerTls> tls_;
   // By who is at the other end (kAnybody: of TCP).
   std::map<uid_t, std::unique_ptr<Front>> fronts_;
+  std::unique_ptr<Front> for_the_rest_;  // null: not needed so far
   std::unique_ptr<Listener> own_listener_;
   Listener* listener_ = nullptr;
 };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/clock.h"
 #include "coordinator/core/state.h"
 #include "coordinator/service/tls.h"
@@ -44,6 +45,9 @@ struct ServerOptions {
   std::string audit;
   // Where workdirs of jobs are kept; empty: in memory, and fewer of them.
   std::string packages;
+  // How long who sends or takes a file or a package may take for each piece of it, of a MiB at
+  // most.
+  absl::Duration piece_patience = absl::Seconds(30);
   Options limits;
   // Bound already to `listen`, and outlives the server; null: the server binds one of its own.
   Listener* listener = nullptr;

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "common/random_hex.h"
 #include "coordinator/client/files.h"
 #include "coordinator/service/server.h"
@@ -23,8 +24,9 @@ constexpr char kToken[] = "a-token";
 
 class FileExchangeTest : public ::testing::Test {
  protected:
-  FileExchangeTest() {
+  explicit FileExchangeTest(absl::Duration patience = ServerOptions().piece_patience) {
     ServerOptions options;
+    options.piece_patience = patience;
     options.listen = "unix-abstract:lockstep-files-" + RandomHex(8);
     options.token = kToken;
     server_ = *Server::Start(options, Clock::Real(), store_.get());
@@ -122,6 +124,8 @@ TEST_F(FileExchangeTest, PiecesComeInOrderToWhoHasTheTicket) {
     sent.push_back(absl::StrCat("logs/", i));
     ASSERT_TRUE(stream->Write(Piece(i == 0 ? asked.ticket() : "", sent.back())));
   }
+  // Of two streams that show it, the one that is read first has it.
+  while (pieces_ == 0) std::this_thread::yield();
   {
     const auto second = FileStream::Open(Me());
     second->Write(Piece(asked.ticket(), "evil"));
@@ -176,6 +180,32 @@ TEST_F(FileExchangeTest, WhoStopsFetchingStopsTheAgent) {
   while (stream->Write(piece)) {
   }
   EXPECT_FALSE(stream->Finish().ok());
+}
+
+// With a patience that a test has, too.
+class StandstillTest : public FileExchangeTest {
+ protected:
+  StandstillTest() : FileExchangeTest(absl::Milliseconds(300)) {}
+};
+
+TEST_F(StandstillTest, WhoTakesNothingIsSentAway) {
+  absl::Notification released;
+  fetching_ = std::thread([&] {
+    FetchRequest request;
+    request.set_job_id(job_);
+    request.set_node_id("n1");
+    fetched_ = client_->Fetch(request, [&](const FilePiece&) {
+      released.WaitForNotification();
+      return absl::OkStatus();
+    });
+  });
+  const auto stream = FileStream::Open(Me());
+  FilePiece piece = Piece(Asked().ticket(), "logs/0.log");
+  piece.set_data(std::string(size_t{1} << 20, 'x'));
+  while (stream->Write(piece)) piece.clear_ticket();
+  EXPECT_FALSE(stream->Finish().ok());
+  released.Notify();
+  EXPECT_EQ(Fetched().code(), absl::StatusCode::kUnavailable) << fetched_;
 }
 
 }  // namespace

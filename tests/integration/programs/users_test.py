@@ -5,6 +5,7 @@ import json
 import os
 import pwd
 import shutil
+import socket
 import stat
 import tempfile
 import unittest
@@ -294,6 +295,26 @@ class AsUsers(harness.ProgramTest):
         code, out, err = self.launch("submit", f"--coordinator={self.address}", "--", "/bin/true", cwd=self.public)
         self.assertNotEqual(code, 0)
         self.assertIn("would run as root", out + err)
+
+    def test_too_many_users_are_told_so(self):
+        # 64 at most, and the coordinator's own user is one of them: each only has to connect.
+        for uid in range(20001, 20065):
+            child = os.fork()
+            if child == 0:
+                try:
+                    os.setresuid(uid, uid, uid)
+                    with socket.socket(socket.AF_UNIX) as connection:
+                        connection.connect(f"{self.public}/socket")
+                        connection.recv(1)  # it is served: gRPC speaks first
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            self.assertEqual(os.waitpid(child, 0)[1], 0, uid)
+        code, out, err = self.as_nobody("token", "whoami")
+        self.assertNotEqual(code, 0, out)
+        self.assertIn("takes no more", err)
+        code, out, err = self.launch("token", "whoami", f"--coordinator={self.address}")
+        self.assertEqual(code, 0, out + err)
 
     def test_a_user_cannot_drain_or_take_others(self):
         code, _, err = self.as_nobody("token", "create", "--user=x", "--role=admin")
