@@ -87,12 +87,14 @@ void PrintNodeTimes(const engine::CompiledPlan& plan, void* state, void* arena,
     }
   }
   std::map<std::string, Row> rows;
-  double all = 0;
+  double all = 0, limit = 0;
+  const double bandwidth = engine::MeasureMemoryBandwidth();
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (times[i].empty()) continue;
     const engine::Cost cost = engine::CostOf(program.graph, nodes[i]);
     const Row row{1, Median(times[i]), cost.flops, cost.bytes};
     all += row.seconds;
+    limit += std::max(row.flops / peak, row.bytes / bandwidth);
     const std::string name = NameOf(program.graph, nodes[i]);
     if (each) PrintRow("%" + std::to_string(i) + " " + name, row, 1, peak);
     Row& sum = rows[name];
@@ -105,13 +107,12 @@ void PrintNodeTimes(const engine::CompiledPlan& plan, void* state, void* arena,
   std::vector<std::pair<std::string, Row>> sorted(rows.begin(), rows.end());
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-  double limit = 0, flops = 0;
-  const double bandwidth = engine::MeasureMemoryBandwidth();
+  double flops = 0;
   for (const auto& [name, row] : sorted) {
     PrintRow(name, row, all, peak);
-    limit += std::max(row.flops / peak, row.bytes / bandwidth);
     flops += row.flops;
   }
+  if (plan.target().threads > 1) return;  // the bandwidth is one thread's
   std::printf(
       "%9.3f ms together, %.1f %% of the peak; %.3f ms and %.1f %% with each node at the peak or "
       "at %.1f GB/s\n",

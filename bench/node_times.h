@@ -12,8 +12,8 @@ namespace lockstep::bench {
 // initialised `state`, with `arena` of plan.arena_bytes(), and prints the median of each node's
 // times: a row for each op and shape, the most expensive first (`each`: a row for each node, in
 // order), and below them what all take and would take at this machine's limits: each at `peak`
-// operations per second or at the bandwidth of memory, whichever is longer. What stays in a cache
-// from one node to the next may be quicker.
+// operations per second or at the bandwidth of memory, whichever is longer (one thread). What stays
+// in a cache from one node to the next may be quicker.
 void PrintNodeTimes(const engine::CompiledPlan& plan, void* state, void* arena,
                     engine::Fields fields, int runs, double peak, bool each);
 

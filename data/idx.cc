@@ -79,6 +79,14 @@ absl::Status DecodeMembers(libdeflate_decompressor* decompressor, absl::Span<con
   return absl::OkStatus();
 }
 
+// Returns whether the file is the one, in the state, of which stat(2) said `info`.
+bool IsStill(const std::string& path, const struct stat& info) {
+  struct stat now {};
+  return ::stat(path.c_str(), &now) == 0 && now.st_dev == info.st_dev &&
+         now.st_ino == info.st_ino && now.st_size == info.st_size &&
+         now.st_mtim.tv_sec == info.st_mtim.tv_sec && now.st_mtim.tv_nsec == info.st_mtim.tv_nsec;
+}
+
 }  // namespace
 
 absl::StatusOr<IdxHeader> ParseIdxHeader(absl::Span<const uint8_t> bytes) {
@@ -189,7 +197,8 @@ absl::StatusOr<std::unique_ptr<IdxArray>> IdxArray::Open(const std::string& path
     absl::Status read = file.Check();
     return read.ok() ? decoded : read;
   };
-  if (bytes >= kCacheFrom) {
+  // One that was replaced meanwhile shares no copy: it may be the other one that was opened.
+  if (bytes >= kCacheFrom && IsStill(path, info)) {
     LS_ASSIGN_OR_RETURN(DecodedCopy copy, OpenDecodedCopy(path, info, bytes, decode));
     return std::make_unique<DecodedIdx>(*header, std::move(copy));
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an executor on a GPU computes without gradients: evaluation, prediction, decoding; and the
 // hash by which devices are told apart.
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -8,10 +9,24 @@
 #include "common/check.h"
 #include "common/status.h"
 #include "engine/cuda/executor.h"
+#include "engine/cuda/kernels/types.h"
 #include "engine/exec/batches.h"
 #include "engine/exec/logits.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine {
+namespace {
+
+// Returns whether a token may have so many positions that its gradient is a sum of pieces.
+bool AddsPieces(const CompiledPlan& plan) {
+  const Graph& graph = plan.program(ProgramKind::kTraining).graph;
+  return std::any_of(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) {
+    return node.op == &ops::kEmbeddingBackward &&
+           graph.type(node.inputs[0]).elements() > cuda::kEmbeddingPiece;
+  });
+}
+
+}  // namespace
 
 absl::Status CudaExecutor::RunBlock(Fields fields, int64_t valid, Weights weights,
                                     const BlockHooks& hooks, CudaContext* context) {
@@ -65,8 +80,9 @@ absl::StatusOr<std::string> CudaExecutor::DeviceHash(float* gradients) {
   LS_RETURN_IF_ERROR(LaunchTraining(0, batch.fields(), 0, 0, scale));
   LS_RETURN_IF_ERROR(BringGradients(gradients, {}));
   const std::string hash = HashOfGradients(gradients, plan_->gradient_count());
-  // The kernels differ even where these gradients happen to be equal.
-  return warpgroups_ ? absl::StrCat(hash, "-wgmma") : hash;
+  // The kernels differ even where these gradients happen to be equal. (Before there were pieces, a
+  // token's gradient was one sum.)
+  return absl::StrCat(hash, AddsPieces(*plan_) ? "-pieces" : "", warpgroups_ ? "-wgmma" : "");
 }
 
 absl::StatusOr<absl::Span<const float>> CudaExecutor::LogitsOf(ProgramKind kind,

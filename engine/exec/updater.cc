@@ -71,6 +71,7 @@ Updater::Updater(const CompiledPlan* plan, StateRegion* state, std::byte* scratc
       simd_(SimdFor(plan->target().isa)),
       kernels_(OptimKernelsFor(plan->target().isa)),
       table_(plan, state),
+      tail_begin_(plan->spec().inference ? 0 : plan->TailBegin()),
       scratch_(reinterpret_cast<float*>(scratch)),
       step_(state->At<int64_t>(plan->Entry("step"))),
       update_count_(state->At<int64_t>(plan->Entry("update_count"))),
@@ -164,7 +165,7 @@ Updater::Findings Updater::Find(Slices reduced, ThreadPool* pool) {
     findings.squares = table_.SumSquares(reduced, pool);
     // The sums are of the parameters alone: the statistics lie in the tail.
     findings.finite =
-        std::isfinite(findings.squares) && AllFinite(simd_, reduced, plan_.TailBegin(), pool);
+        std::isfinite(findings.squares) && AllFinite(simd_, reduced, tail_begin_, pool);
   } else {
     findings.finite = AllFinite(simd_, reduced, 0, pool);
   }

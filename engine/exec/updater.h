@@ -96,6 +96,7 @@ class Updater {
   const SimdKernels& simd_;
   const OptimKernels& kernels_;
   ParameterTable table_;
+  const int64_t tail_begin_;  // Plan::TailBegin, which asks for memory; no use for inference
   float* const scratch_;
   bool trust_ratio_ = false;
   std::vector<double> parameter_sums_;  // by block

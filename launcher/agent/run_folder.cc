@@ -121,6 +121,16 @@ absl::StatusOr<UniqueFd> OpenProposed(const std::string& submit_dir, const std::
   return folder;
 }
 
+// Returns whether the run's folder has the job's id in its name, as those that the coordinator
+// names; another may be that of several jobs.
+bool IsNamedAfter(const std::string& folder, const WorkerAssignment& assignment) {
+  return absl::EndsWith(folder, absl::StrCat("-", assignment.job_id()));
+}
+
+bool Exists(int folder, const std::string& name) {
+  return ::faccessat(folder, name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 // Returns whether the file `name` is an ordinary one with this text.
 bool HasText(int folder, const std::string& name, const std::string& text) {
   const UniqueFd fd(::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
@@ -209,9 +219,9 @@ std::string RunFolder(const WorkerAssignment& assignment) {
 
 std::string WorkFolder(const WorkerAssignment& assignment) {
   if (!coordinator::PackageOf(assignment.spec().workdir()).empty()) {
-    // A folder that does not have the job's name may have another job's workdir.
-    const std::string folder = RunFolder(assignment), id = absl::StrCat("-", assignment.job_id());
-    return absl::StrCat(folder, "/workdir", absl::EndsWith(folder, id) ? "" : id);
+    const std::string folder = RunFolder(assignment);
+    if (IsNamedAfter(folder, assignment)) return absl::StrCat(folder, "/workdir");
+    return absl::StrCat(folder, "/workdir-", assignment.job_id());
   }
   return ResolvePath(assignment.submit_dir(), assignment.spec().workdir());
 }
@@ -239,10 +249,16 @@ absl::StatusOr<UniqueFd> OpenRunLog(const WorkerAssignment& assignment, bool own
       own ? OpenOwn(path) : OpenProposed(assignment.submit_dir(), assignment.run_dir()));
   absl::StatusOr<UniqueFd> logs = OpenChild(folder.get(), "logs", kPrivate, /*links=*/false);
   if (!logs.ok()) return Annotate(logs.status(), path);
-  // That of a job which had the folder before is replaced.
   const std::string job = job::ToYaml(assignment.spec());
-  if (!HasText(folder.get(), "job.yaml", job)) {
-    LS_RETURN_IF_ERROR(WriteWhole(folder.get(), "job.yaml", job, absl::StrCat(path, "/job.yaml")));
+  std::string name = "job.yaml";
+  // The user's own file in a folder of their choice stays, and so does that of a job which had the
+  // folder before.
+  if (!IsNamedAfter(path, assignment) && Exists(folder.get(), name) &&
+      !HasText(folder.get(), name, job)) {
+    name = absl::StrCat("job-", assignment.job_id(), ".yaml");
+  }
+  if (!Exists(folder.get(), name)) {
+    LS_RETURN_IF_ERROR(WriteWhole(folder.get(), name, job, absl::StrCat(path, "/", name)));
   }
   const std::string log = absl::StrCat(assignment.slot(), ".log");
   return OpenLog(logs->get(), log, absl::StrCat(path, "/logs/", log));

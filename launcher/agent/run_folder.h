@@ -46,10 +46,11 @@ absl::StatusOr<UniqueFd> FindRunFolder(const WorkerAssignment& assignment, bool 
 // Makes the run's folder where it is missing. `own` and errors as below.
 absl::Status MakeRunFolder(const WorkerAssignment& assignment, bool own);
 
-// Makes the folder and its logs/ where they are missing, and job.yaml where it is not this job's.
-// Returns the log of the assignment's slot, open for appending. `own`: the folder is the user's
-// word, not the coordinator's. Blocks on the file system. Errors: as of mkdir(2) and open(2), with
-// the path and what to do; FailedPrecondition where a link stands in the way.
+// Makes the folder, its logs/ and job.yaml where they are missing; job-ID.yaml where a folder that
+// is not named after the job has another job.yaml. Returns the log of the assignment's slot, open
+// for appending. `own`: the folder is the user's word, not the coordinator's. Blocks on the file
+// system. Errors: as of mkdir(2) and open(2), with the path and what to do; FailedPrecondition
+// where a link stands in the way.
 absl::StatusOr<UniqueFd> OpenRunLog(const WorkerAssignment& assignment, bool own);
 
 }  // namespace lockstep::launcher

@@ -211,8 +211,7 @@ bool IsDiagnostics(const absl::Status& status) {
   return status.GetPayload(kDiagnostics).has_value();
 }
 
-absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args, Counted counted) {
-  SubmitJobRequest request;
+absl::StatusOr<job::LoadResult> LoadGoodJob(const JobArgs& args, Counted counted) {
   LS_ASSIGN_OR_RETURN(job::LoadResult loaded, LoadJob(args, counted));
   if (!loaded.ok()) {
     absl::Status diagnostics = absl::InvalidArgumentError(loaded.FormatErrors());
@@ -220,6 +219,12 @@ absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args, Counted cou
     return diagnostics;
   }
   LS_RETURN_IF_ERROR(loaded.admission);
+  return loaded;
+}
+
+absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args, Counted counted) {
+  SubmitJobRequest request;
+  LS_ASSIGN_OR_RETURN(job::LoadResult loaded, LoadGoodJob(args, counted));
   JobSpec& spec = loaded.spec;
   LS_RETURN_IF_ERROR(FillSecrets(&spec));
   const std::vector<chaos::Injection> faults = FaultsOf(args, spec);

@@ -28,10 +28,14 @@ enum class Counted { kHere, kByCoordinator };
 // Unimplemented for commands; FailedPrecondition when --nproc-per-node=gpu finds no GPU.
 absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args, Counted counted = Counted::kHere);
 
-// Loads the file, applies the flags, takes secrets without a value from the environment.
-// Errors: InvalidArgument with all diagnostics of the file (IsDiagnostics), or for a secret that
-// the environment does not have; FailedPrecondition when the job has fewer shards than the workers
-// asked for, or the current folder's path is not UTF-8.
+// The same, of a file without errors that fits its flags. Errors: InvalidArgument with all
+// diagnostics of the file (IsDiagnostics); FailedPrecondition when the job has fewer shards than
+// the workers asked for.
+absl::StatusOr<job::LoadResult> LoadGoodJob(const JobArgs& args, Counted counted = Counted::kHere);
+
+// LoadGoodJob with secrets without a value taken from the environment. Errors: as that;
+// InvalidArgument for a secret that the environment does not have; FailedPrecondition when the
+// current folder's path is not UTF-8.
 absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args,
                                                 Counted counted = Counted::kHere);
 

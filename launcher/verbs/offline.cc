@@ -91,12 +91,12 @@ bool IsTrained(const JobSpec& spec) {
 
 // A job file's spec; false after its errors were shown.
 bool LoadJob(const JobArgs& args, JobSpec* spec) {
-  absl::StatusOr<SubmitJobRequest> submission = MakeSubmission(args);
-  if (submission.ok()) {
-    *spec = std::move(*submission->mutable_spec());
+  absl::StatusOr<job::LoadResult> loaded = LoadGoodJob(args);
+  if (loaded.ok()) {
+    *spec = std::move(loaded->spec);
     return IsTrained(*spec);
   }
-  Complain(submission.status());
+  Complain(loaded.status());
   return false;
 }
 

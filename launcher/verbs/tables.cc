@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "common/json.h"
 #include "common/utf8.h"
+#include "job/job_file.h"
 #include "launcher/follow/result.h"
 #include "launcher/follow/text.h"
 #include "proto/message_json.h"
@@ -133,7 +134,7 @@ std::string ListJson(const ListJobsResponse& response) {
 
 std::string DescribeJson(const DescribeJobResponse& response) {
   JobSpec spec = response.spec();
-  for (auto& [name, value] : *spec.mutable_secrets()) value = "***";
+  for (auto& [name, value] : *spec.mutable_secrets()) value = job::kHiddenSecret;
   const std::string job =
       JsonObject()
           .Raw("status", StatusJson(response.status()))

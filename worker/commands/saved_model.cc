@@ -18,6 +18,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/storage.h"
 #include "common/half.h"
+#include "common/log.h"
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
 #include "worker/setup/job_plan.h"
@@ -234,7 +235,13 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, u
   // A model may have come here without the folder, and its data need not lie in there.
   const int missing = workdir.empty() || ::chdir(workdir.c_str()) == 0 ? 0 : errno;
   absl::StatusOr<std::unique_ptr<data::Dataset>> dataset = data::Open(source, data::Split::kTest);
-  if (dataset.ok() || missing == 0) return dataset;
+  if (missing == 0) return dataset;
+  if (dataset.ok()) {
+    LS_LOG_WARNING << "the job's workdir " << workdir << " cannot be entered ("
+                   << std::strerror(missing)
+                   << "): relative paths of its data are meant from the current folder";
+    return dataset;
+  }
   return absl::Status(
       dataset.status().code(),
       absl::StrCat(dataset.status().message(), "; relative paths are meant from the job's workdir ",

@@ -67,8 +67,11 @@ class BadInput(harness.ProgramTest):
 
     def test_a_secret_that_is_not_there(self):
         job = self.write("job.yaml", harness.synthetic_job(extra="secrets: {LOCKSTEP_NO_SUCH: }\n"))
-        for verb in ((), ("eval", "model", "--data")):
+        for verb in ((), ("submit", "--coordinator=unix:nowhere")):
             self.assert_fails(BAD_JOB, ["error: the job wants the secret LOCKSTEP_NO_SUCH and"], *verb, job)
+        # What starts no worker needs none.
+        out, err = self.assert_fails(1, ["model"], "eval", "model", "--data", job)
+        self.assertNotIn("secret", out + err)
 
     def test_a_missing_job_file(self):
         self.assert_fails(BAD_JOB, ["nowhere.yaml"], "nowhere.yaml")

@@ -290,6 +290,12 @@ TEST(CudaExecutorTest, DeviceHashIsAFunctionOfTheJob) {
   const auto b = second.executor->DeviceHash(gradients.data());
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(*a, *b);
+  EXPECT_EQ(a->find('-'), std::string::npos) << *a;
+  // Builds from before there were pieces of embedding gradients add in another order.
+  TrainSpec spec = OnGpu(TinyBert());
+  spec.micro_batch = 29;  // 261 positions
+  Job many(spec);
+  EXPECT_TRUE(many.executor->DeviceHash(gradients.data()).value().ends_with("-pieces"));
 }
 
 TEST(CudaExecutorTest, PredictsAndDecodesAsTheCpu) {

@@ -186,14 +186,28 @@ TEST_F(RunFolderTest, AnotherJobsFileAndWorkdirAreNotTakenForThisJobs) {
   WorkerAssignment former = Assignment(path), now = Assignment(path);
   former.mutable_spec()->set_name("former-of-a-longer-name");
   now.set_job_id("b2");
+  const std::string mine = path + "/mine";
   for (WorkerAssignment* assignment : {&former, &now}) {
-    assignment->set_run_dir(path + "/mine");
+    assignment->set_run_dir(mine);
     assignment->mutable_spec()->set_workdir(coordinator::PackageWorkdir(std::string(64, 'a')));
     ASSERT_TRUE(OpenRunLog(*assignment, /*own=*/true).ok());
-    EXPECT_EQ(Read(path + "/mine/job.yaml"), job::ToYaml(assignment->spec()));
+    ASSERT_TRUE(OpenRunLog(*assignment, /*own=*/true).ok());  // another worker
   }
+  EXPECT_EQ(Read(mine + "/job.yaml"), job::ToYaml(former.spec()));
+  EXPECT_FALSE(fs::exists(mine + "/job-a1.yaml"));
+  EXPECT_EQ(Read(mine + "/job-b2.yaml"), job::ToYaml(now.spec()));
   EXPECT_EQ(WorkFolder(former), path + "/mine/workdir-a1");
   EXPECT_EQ(WorkFolder(now), path + "/mine/workdir-b2");
+}
+
+TEST_F(RunFolderTest, TheUsersOwnJobFileInTheFolderStays) {
+  WorkerAssignment assignment = Assignment(path);
+  assignment.set_run_dir(path + "/mine");
+  fs::create_directories(path + "/mine");
+  std::ofstream(path + "/mine/job.yaml") << "# my notes\n";
+  ASSERT_TRUE(OpenRunLog(assignment, /*own=*/true).ok());
+  EXPECT_EQ(Read(path + "/mine/job.yaml"), "# my notes\n");
+  EXPECT_EQ(Read(path + "/mine/job-a1.yaml"), job::ToYaml(assignment.spec()));
 }
 
 TEST_F(RunFolderTest, LinksInTheRunsFolderAreNotFollowed) {
