@@ -100,6 +100,12 @@ class GrpcPackagesClient : public PackagesClient {
     if (!NobodyServed(status)) return FromGrpc(status);
     absl::MutexLock lock(&mu_);
     if (stopped_) return absl::CancelledError("stopped");
+    if (status.error_code() == grpc::StatusCode::CANCELLED) {
+      return absl::UnavailableError(
+          "the coordinator has ended the transfer of a workdir: it was stopped, or nothing moved "
+          "for "
+          "long; try again");
+    }
     return absl::UnavailableError(
         absl::StrCat("no coordinator answers at ", options_.address, ": ", status.error_message()));
   }

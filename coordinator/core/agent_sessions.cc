@@ -119,7 +119,7 @@ std::string WhyNotServed(const AgentHello& hello, int own) {
 // without work is as good as a new one.
 bool IsOfAnother(const Context& context, const Node& node, const AgentSaid& event) {
   if (!node.owner || event.owner.empty() || event.owner == *node.owner) return false;
-  return InSight(context.state, node, context.now) || UsedSlots(context.state, node) > 0;
+  return InSight(context.state, node, context.now) || HasLiveWork(context.state, node);
 }
 
 void OnHello(Context& context, const AgentSaid& event) {
@@ -140,7 +140,7 @@ void OnHello(Context& context, const AgentSaid& event) {
   Node& node = context.state.nodes[hello.node_id()];
   if (IsOfAnother(context, node, event)) {
     return Reject(
-        context, session, Rejected::NODE_TAKEN,
+        context, session, Rejected::OTHER_OWNER,
         absl::StrCat("the node ", node.id, " on ", node.host, " joined with ",
                      node.owner->empty() ? "an administrator's token"
                                          : absl::StrCat("a token for ", *node.owner),

@@ -206,25 +206,19 @@ std::vector<Slot*> FailedSlots(Job& job) {
   return slots;
 }
 
-// As ExcludeNode, for `first` or longer.
-absl::Duration ExcludeFrom(Context& context, Job& job, const std::string& node_id,
-                           const std::string& reason, absl::Duration first) {
-  if (IsExcluded(job, node_id, context.now)) return absl::ZeroDuration();
-  Exclusion& exclusion = job.excluded[node_id];
-  exclusion.reason = reason;
-  const int doublings = std::min(exclusion.times++, 16);
-  const absl::Duration span =
-      std::min(context.state.options.exclude_most, first * (int64_t{1} << doublings));
-  exclusion.until = context.now + span;
-  return span;
-}
-
-// What hindered the start may be over in a moment, and no sooner: without this a lack of processes
-// or memory for less than a second would use up all restarts.
+// What hinders a start for the second time in a row may be over in a moment, and no sooner: without
+// a pause a lack of processes or memory for less than a second would use up all restarts. Each one
+// is twice as long; meanwhile the place is free for other jobs.
 void StartLater(Context& context, Job& job, const Worker& worker) {
+  if (job.restarts < 2 || IsExcluded(job, worker.node_id, context.now)) return;
+  const Options& options = context.state.options;
+  const int64_t doublings = std::min<int64_t>(job.restarts - 2, 16);
   const absl::Duration span =
-      ExcludeFrom(context, job, worker.node_id, Cause(worker), context.state.options.start_again);
-  if (span > absl::ZeroDuration()) NoteExcluded(context, job, worker, span);
+      std::min(options.exclude_most, options.start_again * (int64_t{1} << doublings));
+  Exclusion& exclusion = job.excluded[worker.node_id];
+  exclusion.reason = Cause(worker);
+  exclusion.until = context.now + span;
+  NoteExcluded(context, job, worker, span);
 }
 
 // One failed worker. Returns whether the job goes on.
@@ -386,7 +380,15 @@ bool SpendRestart(Job& job) {
 
 absl::Duration ExcludeNode(Context& context, Job& job, const std::string& node_id,
                            const std::string& reason) {
-  return ExcludeFrom(context, job, node_id, reason, context.state.options.exclude_for);
+  if (IsExcluded(job, node_id, context.now)) return absl::ZeroDuration();
+  const Options& options = context.state.options;
+  Exclusion& exclusion = job.excluded[node_id];
+  exclusion.reason = reason;
+  const int doublings = std::min(exclusion.times++, 16);
+  const absl::Duration span =
+      std::min(options.exclude_most, options.exclude_for * (int64_t{1} << doublings));
+  exclusion.until = context.now + span;
+  return span;
 }
 
 void StartLife(Context& context, Job& job, Slot& slot) {

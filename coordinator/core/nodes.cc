@@ -123,6 +123,15 @@ int UsedSlots(const State& state, const Node& node) {
   return used;
 }
 
+bool HasLiveWork(const State& state, const Node& node) {
+  return std::any_of(node.places.begin(), node.places.end(), [&](const auto& at) {
+    const auto job = state.jobs.find(at.first);
+    if (job == state.jobs.end() || job->second.final()) return false;
+    const Worker* const worker = WorkerAt(job->second, at.second);
+    return worker != nullptr && IsHere(node, *worker);
+  });
+}
+
 bool HasProcesses(const State& state, const Node& node) {
   int former = 0;
   ForEachFormer(state, node, nullptr, [&](const Worker&) { ++former; });

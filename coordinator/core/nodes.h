@@ -44,6 +44,8 @@ bool IsExcluded(const Job& job, const std::string& node_id, absl::Time now);
 
 // Slots of `node` that hold a worker which has not ended.
 int UsedSlots(const State& state, const Node& node);
+// Returns whether one of them is of a job that has not ended.
+bool HasLiveWork(const State& state, const Node& node);
 // Returns whether any worker's process is left there, also of those that were replaced.
 bool HasProcesses(const State& state, const Node& node);
 

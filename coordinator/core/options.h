@@ -38,7 +38,8 @@ struct Options {
   // each time, up to the second.
   absl::Duration exclude_for = absl::Seconds(30);
   absl::Duration exclude_most = absl::Minutes(10);
-  // The same where a start was hindered by what may pass and nobody else has the job's state.
+  // The same where a second start in a row was hindered by what may pass and nobody else has the
+  // job's state, twice as long each time.
   absl::Duration start_again = absl::Seconds(1);
   // How long the accounts of all workers are waited for after a first failure.
   absl::Duration settle = absl::Seconds(1);

@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kThreads) PoolKernel(PoolArgs args) {
   }
 }
 
-// Returns of which channels (a bit each) the spot's pixel is the first largest one of a window. With
-// a NaN there it may be none: the loss is NaN then, and the step is skipped.
+// Returns of which channels (a bit each) the spot's pixel is the first largest one of a window.
+// With a NaN there it may be none: the loss is NaN then, and the step is skipped.
 template <int kType>
 __device__ __forceinline__ unsigned FirstLargest(const PoolArgs& args, const Spot& spot,
                                                  int64_t image, const Eight& own, Range rows,

@@ -189,23 +189,26 @@ class StandstillTest : public FileExchangeTest {
 };
 
 TEST_F(StandstillTest, WhoTakesNothingIsSentAway) {
-  absl::Notification released;
+  absl::Notification taken, released;
   fetching_ = std::thread([&] {
     FetchRequest request;
     request.set_job_id(job_);
     request.set_node_id("n1");
     fetched_ = client_->Fetch(request, [&](const FilePiece&) {
+      if (!taken.HasBeenNotified()) taken.Notify();
       released.WaitForNotification();
       return absl::OkStatus();
     });
   });
-  const auto stream = FileStream::Open(Me());
   FilePiece piece = Piece(Asked().ticket(), "logs/0.log");
   piece.set_data(std::string(size_t{1} << 20, 'x'));
+  const auto stream = FileStream::Open(Me());
   while (stream->Write(piece)) piece.clear_ticket();
   EXPECT_FALSE(stream->Finish().ok());
   released.Notify();
   EXPECT_EQ(Fetched().code(), absl::StatusCode::kUnavailable) << fetched_;
+  EXPECT_TRUE(taken.HasBeenNotified());
+  EXPECT_THAT(std::string(fetched_.message()), HasSubstr("was not taken for long"));
 }
 
 }  // namespace
