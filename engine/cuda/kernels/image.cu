@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kThreads) PoolKernel(PoolArgs args) {
   }
 }
 
-// Returns of which channels (a bit each) the spot's pixel is the first largest one of a window.
-// With a NaN there it may be none: the loss is NaN then, and the step is skipped.
+// Returns of which channels (a bit each) the spot's pixel is the first largest one of a window, NaN
+// being larger than every number.
 template <int kType>
 __device__ __forceinline__ unsigned FirstLargest(const PoolArgs& args, const Spot& spot,
                                                  int64_t image, const Eight& own, Range rows,
@@ -129,7 +129,10 @@ __device__ __forceinline__ unsigned FirstLargest(const PoolArgs& args, const Spo
       const Eight x = LoadChannels<kType>(args.x, at, spot.left);
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
-        if (before ? !(x.x[e] < own.x[e]) : x.x[e] > own.x[e]) first &= ~(1u << e);
+        const bool number = own.x[e] == own.x[e];
+        const bool yields = before ? !(x.x[e] < own.x[e]) && (number || x.x[e] != x.x[e])
+                                   : !(x.x[e] <= own.x[e]) && number;
+        if (yields) first &= ~(1u << e);
       }
     }
   }

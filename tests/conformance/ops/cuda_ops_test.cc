@@ -190,6 +190,26 @@ TEST(MaxPoolTest, EmulatedNanPasses) {
   }
 }
 
+// The first NaN of a window takes the gradient, whatever stands beside it.
+TEST(MaxPoolTest, EmulatedNanTakesTheGradient) {
+  const OpDef& op = ops::kMaxPool2dBackward;
+  for (const OpCase& plain : op.cases()) {
+    for (const bool half : {false, true}) {
+      const OpCase test = half ? HalfCase(plain, DType::kBF16, 1) : plain;
+      SCOPED_TRACE(Describe(op, test));
+      Prepared p = Prepare(op, test);
+      PutUnusual(&p.inputs[1]);
+      for (size_t i = 0; i < p.inputs.size(); ++i) {
+        p.inputs[i] = Rounded(test.inputs[i].dtype, std::move(p.inputs[i]));
+      }
+      const Node& node = p.graph.node(p.made.node);
+      const std::vector<Doubles> expected = Reference(op, plain, node.outputs, p.inputs);
+      ASSERT_NO_FATAL_FAILURE(ExpectRoundedOnce(node, RunNode(Emulated(), p, 0, false), expected,
+                                                2 * Tolerance(plain)));
+    }
+  }
+}
+
 // A product whose factors are rounded to FP8.
 struct Fp8Case {
   const OpDef* op;

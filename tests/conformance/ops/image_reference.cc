@@ -118,10 +118,13 @@ Doubles Pooling(const std::string& name, const OpCase& test, const TensorType& o
     } else {
       const Doubles& values = in[backward ? 1 : 0];
       size_t best = places[0];
-      for (const size_t p : places) best = values[p] > values[best] ? p : best;
+      for (const size_t p : places) {  // NaN is the largest
+        const bool larger = std::isnan(values[p]) && !std::isnan(values[best]);
+        best = values[p] > values[best] || larger ? p : best;
+      }
       if (!backward) {
         out[at] = values[best];
-      } else if (test.attrs.Int("relu") == 0 || values[best] > 0) {
+      } else if (test.attrs.Int("relu") == 0 || !(values[best] <= 0)) {
         out[best] += in[0][at];
       }
     }

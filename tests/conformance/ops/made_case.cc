@@ -45,6 +45,13 @@ Doubles SpecialValues(int64_t count) {
   return values;
 }
 
+void PutUnusual(Doubles* values) {
+  for (size_t i = 0; i < values->size(); ++i) {
+    if (i % 7 == 1) (*values)[i] = std::numeric_limits<double>::infinity();
+    if (i % 3 == 0) (*values)[i] = std::numeric_limits<double>::quiet_NaN();
+  }
+}
+
 Prepared Prepare(const OpDef& op, const OpCase& test) {
   Prepared p;
   for (size_t i = 0; i < test.inputs.size(); ++i) {

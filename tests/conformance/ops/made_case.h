@@ -21,6 +21,8 @@ Doubles MakeValues(const TensorType& type, uint64_t site, int64_t classes);
 // Zeros, both infinities, NaN, the largest and the smallest numbers of fp32 and others between
 // them.
 Doubles SpecialValues(int64_t count);
+// Puts NaN in every third place, and infinities among the others.
+void PutUnusual(Doubles* values);
 
 struct Prepared {
   Graph graph;

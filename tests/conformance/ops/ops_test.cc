@@ -82,6 +82,23 @@ TEST_P(OpsTest, KernelAgreesWithFloat64) {
   }
 }
 
+// The first NaN of a window is the largest, and takes the gradient.
+TEST(MaxPoolTest, NanTakesTheGradient) {
+  const OpDef& op = ops::kMaxPool2dBackward;
+  for (const OpCase& test : op.cases()) {
+    SCOPED_TRACE(Describe(op, test));
+    Prepared p = Prepare(op, test);
+    PutUnusual(&p.inputs[1]);
+    const Node& node = p.graph.node(p.made.node);
+    const std::vector<Doubles> expected = Reference(op, test, node.outputs, p.inputs);
+    for (const Isa isa : UsableIsas()) {
+      const RunOptions options{isa, 1, 0, false};
+      ASSERT_NO_FATAL_FAILURE(ExpectNear(RunNode(p.graph, node, p.inputs, options), expected,
+                                         options, Tolerance(test)));
+    }
+  }
+}
+
 // Ops of several products, whose operands between them are rounded where these take pairs.
 bool RoundsBetween(const OpDef& op) {
   const std::string name = op.name;
