@@ -134,11 +134,13 @@ inline constexpr FusionPattern kFusionPatterns[] = {
 
 // Passes that can be switched off: to look for a fault, or to prove that they change nothing.
 struct PassOptions {
-  bool fuse = true;                  // off: other roundings, within a stated tolerance
-  FusionPatterns patterns;           // what is fused, with `fuse`
-  bool in_place = true;              // off: the same bits in more memory
-  bool reuse_memory = true;          // off: the same bits in more memory
-  bool keep_constants = true;        // off: for inference, the same bits in less memory and later
+  bool fuse = true;          // off: other roundings, within a stated tolerance
+  FusionPatterns patterns;   // what is fused, with `fuse`
+  bool in_place = true;      // off: the same bits in more memory
+  bool reuse_memory = true;  // off: the same bits in more memory
+  // What depends on the weights alone is made once for them: in inference, and on GPUs for all
+  // micro-batches of a step where there are several. Off: the same bits in less memory and later.
+  bool keep_constants = true;
   int64_t bucket_elements = 262144;  // a bucket closes when it has as many: 1 MiB
   // On GPUs: what the library for products can do with their results (gelu by tanh and its
   // gradient, sums for bias gradients) is left to it. Off: other roundings.

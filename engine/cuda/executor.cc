@@ -372,12 +372,14 @@ CudaContext CudaExecutor::ContextFor(const Slot& slot, Weights weights) const {
 
 absl::Status CudaExecutor::Launch(ProgramKind kind, int slot, int variant,
                                   const CudaContext& context) {
+  const auto constants = std::exchange(constants_, std::nullopt);  // not there after an error
   if (observer_ != nullptr) {
     LS_RETURN_IF_ERROR(RunObserved(kind, context));
   } else {
     CudaProgramRunner& own = runner(kind);
     for (int segment = 0; segment < own.segments(); ++segment) {
-      LS_RETURN_IF_ERROR(own.RunSegment(segment, 2 * variant + slot, context));
+      LS_RETURN_IF_ERROR(
+          own.RunSegment(segment, 4 * variant + (context.once ? 2 : 0) + slot, context));
       if (kind != ProgramKind::kTraining) continue;
       LS_RETURN_IF_ERROR(
           device_->Check(device_->runtime().record_event(bucket_made_[static_cast<size_t>(segment)],
@@ -385,6 +387,7 @@ absl::Status CudaExecutor::Launch(ProgramKind kind, int slot, int variant,
                          "a bucket"));
     }
   }
+  constants_ = constants;
   return device_->Check(device_->runtime().record_event(slots_[slot].used, device_->compute()),
                         "a batch");
 }
@@ -408,8 +411,9 @@ absl::Status CudaExecutor::LaunchTraining(int micro, Fields fields, int64_t step
                          "the gradients' gaps"));
     }
   }
+  context.once = MakesOnce(ProgramKind::kTraining, Weights::kCurrent);
   pending_ = Pending{step, micro, slot, context};
-  return joins ? absl::OkStatus() : LaunchPending();
+  return joins && !context.once ? absl::OkStatus() : LaunchPending();
 }
 
 absl::Status CudaExecutor::LaunchPending() {

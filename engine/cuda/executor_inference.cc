@@ -47,10 +47,7 @@ absl::Status CudaExecutor::RunBlock(Fields fields, int64_t valid, Weights weight
   LS_ASSIGN_OR_RETURN(const int slot, Stage(fields, spec.eval_block, scalars, wanted));
   *context = ContextFor(slots_[slot], weights);
   context->valid_rows = &slots_[slot].scalars->valid_rows;
-  if (constants_ != weights && !plan_->evaluate().memory.once.empty() && observer_ == nullptr) {
-    LS_RETURN_IF_ERROR(runner(ProgramKind::kEvaluation).RunOnce(*context));
-    constants_ = weights;
-  }
+  context->once = MakesOnce(ProgramKind::kEvaluation, weights);
   LS_RETURN_IF_ERROR(
       Launch(ProgramKind::kEvaluation, slot, weights == Weights::kAverage ? 1 : 0, *context));
   if (!hooks.meanwhile) return absl::OkStatus();

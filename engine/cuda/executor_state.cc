@@ -36,6 +36,15 @@ absl::Status CudaExecutor::Noted(absl::Status status, const char* what, int64_t 
   return failed_;
 }
 
+bool CudaExecutor::MakesOnce(ProgramKind kind, Weights weights) {
+  const std::pair<ProgramKind, Weights> wanted{kind, weights};
+  if (constants_ == wanted) return false;
+  constants_.reset();
+  if (plan_->program(kind).memory.once.empty()) return false;
+  constants_ = wanted;
+  return true;
+}
+
 void CudaExecutor::Upload() {
   constants_.reset();
   updater_->ForgetBegun();
@@ -122,6 +131,7 @@ absl::StatusOr<StepResult> CudaExecutor::BeginUpdate(int64_t step,
   LS_RETURN_IF_ERROR(failed_);
   LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
   resident_step_ = -1;
+  constants_.reset();
   absl::StatusOr<StepResult> result = updater_->BeginUpdate(step);
   LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
   if (!result->skipped) published_ = false;
@@ -148,6 +158,7 @@ absl::StatusOr<StepResult> CudaExecutor::BeginUpdateWith(int64_t step,
   LS_RETURN_IF_ERROR(failed_);
   LS_CHECK_EQ(resident_step_, step) << "whose squares were summed";
   resident_step_ = -1;
+  constants_.reset();
   absl::StatusOr<StepResult> result = updater_->BeginUpdate(step, sums);
   LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
   if (!result->skipped) published_ = false;

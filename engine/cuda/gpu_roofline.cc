@@ -237,7 +237,8 @@ absl::StatusOr<GpuFigures> GpuFiguresOf(std::string_view name) {
 Roofline RooflineOf(const Plan& plan, const GpuFigures& gpu) {
   const auto& compiled = static_cast<const CompiledPlan&>(plan);
   const bool inference = plan.spec().inference;
-  const Graph& graph = (inference ? compiled.evaluate() : compiled.train()).graph;
+  const Program& program = inference ? compiled.evaluate() : compiled.train();
+  const Graph& graph = program.graph;
   const bool tf32 = plan.spec().precision == "tf32";
   const std::vector<int> last = LaunchGroups(graph);
   const Readers readers = graph.Readers();
@@ -245,6 +246,8 @@ Roofline RooflineOf(const Plan& plan, const GpuFigures& gpu) {
   for (int first = 0; first < static_cast<int>(last.size());) {
     const int end = last[static_cast<size_t>(first)];
     RooflineRow launch = LaunchCost(graph, readers, first, end).At(gpu, tf32);
+    launch.once = program.memory.RunsOnce(first);
+    if (launch.once) roofline.once_seconds += launch.seconds;
     if (!launch.op.empty()) roofline.launches.push_back(std::move(launch));
     first = end + 1;
   }

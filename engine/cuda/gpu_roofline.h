@@ -36,6 +36,7 @@ struct RooflineRow {
   std::string op;    // a group's are joined by " + "
   std::string name;  // of the layer, may be empty; empty for a kind
   int launches = 0;
+  bool once = false;  // of a launch: once for all micro-batches of a step, or all blocks
   double flops = 0;
   double least_bytes = 0;  // each operand once; of a group those that come from or go elsewhere
   double moved_bytes = 0;  // what our kernels read and write
@@ -46,13 +47,15 @@ struct RooflineRow {
 struct Roofline {
   std::vector<RooflineRow> launches;  // of a micro-batch, or a block, in the order that they run in
   RooflineRow update;                 // nothing where the plan is for inference
+  double once_seconds = 0;            // expected of the launches that are done once
   std::vector<RooflineRow> rows;      // all of these by kind; those that take longest come first
   double least_seconds = 0;           // of one micro-batch and the update
   double seconds = 0;
 
   // Expected of `micro_batches` one after another and the update.
   double StepSeconds(double micro_batches) const {
-    return micro_batches * (seconds - update.seconds) + update.seconds;
+    const double once = once_seconds + update.seconds;
+    return micro_batches * (seconds - once) + once;
   }
 };
 

@@ -39,6 +39,7 @@ inline constexpr size_t kCudaWorkspaceBytes = size_t{32} << 20;
 struct CudaContext {
   std::byte* base[kRegions] = {};
   bool accumulate = false;              // outputs in the gradient vector are added to what is there
+  bool once = false;                    // what is done once for the parameters comes first
   const int64_t* valid_rows = nullptr;  // of an evaluation; null: all
   cuda::Stream stream = nullptr;
   void* workspace = nullptr;  // kCudaWorkspaceBytes

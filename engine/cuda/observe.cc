@@ -17,8 +17,14 @@ void CudaExecutor::Observe(NodeObserver* observer) {
 
 absl::Status CudaExecutor::RunObserved(ProgramKind kind, const CudaContext& context) {
   CudaProgramRunner& own = runner(kind);
-  for (int id = 0; id < own.node_count(); ++id) {
-    if (own.Runs(id)) LS_RETURN_IF_ERROR(Observed(kind, id, context));
+  const MemoryPlan& memory = plan_->program(kind).memory;
+  // What is done once lies where the others write later.
+  for (const bool once : {true, false}) {
+    if (once && !context.once) continue;
+    for (int id = 0; id < own.node_count(); ++id) {
+      if (!own.Runs(id) || memory.RunsOnce(id) != once) continue;
+      LS_RETURN_IF_ERROR(Observed(kind, id, context));
+    }
   }
   if (kind != ProgramKind::kTraining) return absl::OkStatus();
   for (const cuda::Event event : bucket_made_) {

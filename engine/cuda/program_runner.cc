@@ -68,6 +68,7 @@ absl::Status CudaProgramRunner::RunOnce(const CudaContext& context) const {
 }
 
 absl::Status CudaProgramRunner::RunNodes(int segment, const CudaContext& context) const {
+  if (segment == 0 && context.once) LS_RETURN_IF_ERROR(RunOnce(context));
   const int begin = segment == 0 ? 0 : ends_[static_cast<size_t>(segment - 1)];
   const int end = ends_[static_cast<size_t>(segment)];
   for (int id = begin; id < end; ++id) {

@@ -29,13 +29,11 @@ class CudaProgramRunner {
 
   int segments() const { return static_cast<int>(ends_.size()); }
   // Launches segment `segment`. The first time its kernels run one by one, the second time they are
-  // recorded, from then on the graph is launched; `variant` tells contexts with different memory
-  // apart. Errors: Internal.
+  // recorded, from then on the graph is launched; `variant` tells contexts apart that differ in
+  // memory or in what is done. Errors: Internal.
   absl::Status RunSegment(int segment, int variant, const CudaContext& context);
   // Launches all segments' kernels one by one, for a recording that is not this program's alone.
   absl::Status RunAll(const CudaContext& context) const;
-  // Launches the nodes that are done once for the parameters.
-  absl::Status RunOnce(const CudaContext& context) const;
   // Launches node `id`, if it does anything. Errors: Internal.
   absl::Status RunNode(int id, const CudaContext& context) const;
   bool Runs(int id) const { return kernels_[static_cast<size_t>(id)] != nullptr; }
@@ -49,7 +47,10 @@ class CudaProgramRunner {
 
   CudaProgramRunner(const Program* program, cuda::Device* device)
       : program_(program), device_(device) {}
+  // Before the first segment's nodes comes what the context asks for.
   absl::Status RunNodes(int segment, const CudaContext& context) const;
+  // Launches the nodes that are done once for the parameters.
+  absl::Status RunOnce(const CudaContext& context) const;
   // An error of a launch for node `id`.
   absl::Status Checked(cuda::Code code, int id) const;
 

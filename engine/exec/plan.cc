@@ -412,8 +412,8 @@ absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
   LS_RETURN_IF_ERROR(graph.Verify());
 
   if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*training=*/true));
-  graph = ApplyPrecision(graph, precision_, HalfWeights());
-  if (spec_.fp8) graph = ApplyFp8(graph);
+  graph = ApplyPrecision(graph, precision_, HalfWeights(), KeepsWeights());
+  if (spec_.fp8) graph = ApplyFp8(graph, KeepsWeights());
   const bool addends = spec_.passes.fuse && spec_.passes.patterns.addends;
   if (addends && spec_.device == DeviceKind::kCuda) graph = FuseAddends(graph);
   LS_RETURN_IF_ERROR(graph.Verify());
@@ -464,7 +464,7 @@ absl::Status CompiledPlan::LayOutTraining(const Graph& graph) {
   train_.graph = std::move(placed.graph);
   std::map<Value, Storage> fixed = BindLeaves(train_.graph);
   fixed.insert(layout_.storage.begin(), layout_.storage.end());
-  train_.memory = PlanMemory(train_.graph, fixed, *backend_, MemoryOptionsFor(false));
+  train_.memory = PlanMemory(train_.graph, fixed, *backend_, MemoryOptionsFor(KeepsWeights()));
   return absl::OkStatus();
 }
 

@@ -117,6 +117,13 @@ class CompiledPlan : public Plan {
   std::set<std::string> HalfWeights() const;
   bool DecodesInBf16() const;
   MemoryOptions MemoryOptionsFor(bool keep_constants) const;
+  // Returns whether a training step keeps what it makes of the weights alone: on GPUs, since
+  // products on a CPU round the weights that they read; not where memory is so short that values
+  // are made again.
+  bool KeepsWeights() const {
+    return spec_.passes.keep_constants && spec_.device == DeviceKind::kCuda &&
+           spec_.accumulate > 1 && spec_.recompute.mode == RecomputeSpec::Mode::kNone;
+  }
   absl::Status CompileEvaluation();
   absl::Status CompileDecode();
   void PlaceKept(const std::vector<Shape>& kept);

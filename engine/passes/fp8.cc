@@ -40,7 +40,8 @@ std::string LastWeight(const Graph& graph, Value logits) {
 
 class Fp8Pass {
  public:
-  explicit Fp8Pass(const Graph& graph) : graph_(graph), match_(&graph), rewriter_(&graph) {}
+  Fp8Pass(const Graph& graph, bool keeps_weights)
+      : graph_(graph), keeps_weights_(keeps_weights), match_(&graph), rewriter_(&graph) {}
 
   Graph Run() {
     for (int id = 0; id < static_cast<int>(graph_.nodes().size()); ++id) {
@@ -83,12 +84,13 @@ class Fp8Pass {
     }
   }
 
-  // A leaf is rounded again for each reader, as by the precision pass: it stays where it is.
+  // A leaf is rounded again for each reader, as by the precision pass, unless that is kept: it
+  // stays where it is.
   Value Rounded(Value value, const std::string& format) {
     if (Is(graph_.node(value.node), ops::kCast)) value = graph_.node(value.node).inputs[0];
-    const bool leaf = graph_.node(value.node).op->leaf;
+    const bool again = !keeps_weights_ && graph_.node(value.node).op->leaf;
     const auto key = std::pair(value, format);
-    if (const auto it = rounded_.find(key); !leaf && it != rounded_.end()) return it->second;
+    if (const auto it = rounded_.find(key); !again && it != rounded_.end()) return it->second;
     const Value made =
         rewriter_.to().Add(ops::kQuantizeFp8, {rewriter_.Map(value)}, {{"format", format}});
     rewriter_.to().SetOrigin(made, graph_.Origin(value));
@@ -96,6 +98,7 @@ class Fp8Pass {
   }
 
   const Graph& graph_;
+  const bool keeps_weights_;
   const GraphMatcher match_;
   Rewriter rewriter_;
   std::map<std::pair<Value, std::string>, Value> rounded_;
@@ -126,6 +129,8 @@ absl::StatusOr<Graph> MarkFp8(const Graph& graph, Value logits) {
       "leave fp8 out");
 }
 
-Graph ApplyFp8(const Graph& graph) { return Fp8Pass(graph).Run(); }
+Graph ApplyFp8(const Graph& graph, bool keeps_weights) {
+  return Fp8Pass(graph, keeps_weights).Run();
+}
 
 }  // namespace lockstep::engine

@@ -21,8 +21,9 @@ namespace lockstep::engine {
 // layer.
 absl::StatusOr<Graph> MarkFp8(const Graph& graph, Value logits);
 
-// `graph` with the factors of what is marked rounded. REQUIRES: its precision is bf16.
-Graph ApplyFp8(const Graph& graph);
+// `graph` with the factors of what is marked rounded. `keeps_weights`: as for ApplyPrecision.
+// REQUIRES: its precision is bf16.
+Graph ApplyFp8(const Graph& graph, bool keeps_weights);
 
 }  // namespace lockstep::engine
 

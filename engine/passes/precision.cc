@@ -18,10 +18,12 @@ bool Has(uint32_t bits, size_t i) { return (bits >> i & 1) != 0; }
 
 class PrecisionPass {
  public:
-  PrecisionPass(const Graph& graph, const Precision& precision, const std::set<std::string>& stored)
+  PrecisionPass(const Graph& graph, const Precision& precision, const std::set<std::string>& stored,
+                bool keeps_weights)
       : graph_(graph),
         precision_(precision),
         stored_(stored),
+        keeps_weights_(keeps_weights),
         readers_(graph.Readers()),
         rewriter_(&graph) {}
 
@@ -134,11 +136,13 @@ class PrecisionPass {
     }
   }
 
-  // A parameter is rounded again for each reader: it stays where it is, so that costs time alone,
-  // and keeping the copy from the forward to the backward pass would cost memory. A batch is small
-  // beside what is kept of it.
+  // A parameter is rounded again for each reader, unless the copy is kept: it stays where it is, so
+  // that costs time alone, and keeping the copy from the forward to the backward pass would cost
+  // memory. A batch is small beside what is kept of it.
   Value RoundedValue(Value value) {
-    if (graph_.node(value.node).op == &ops::kParameter) return Cast(value, precision_.type);
+    if (!keeps_weights_ && graph_.node(value.node).op == &ops::kParameter) {
+      return Cast(value, precision_.type);
+    }
     const auto it = casts_.find(value);
     if (it != casts_.end()) return it->second;
     return casts_[value] = Cast(value, precision_.type);
@@ -153,6 +157,7 @@ class PrecisionPass {
   const Graph& graph_;
   const Precision precision_;
   const std::set<std::string>& stored_;
+  const bool keeps_weights_;
   const std::vector<std::vector<std::vector<int>>> readers_;
   Rewriter rewriter_;
   std::map<Value, DType> types_;
@@ -175,9 +180,9 @@ absl::StatusOr<Precision> Precision::Parse(const std::string& name) {
 }
 
 Graph ApplyPrecision(const Graph& graph, const Precision& precision,
-                     const std::set<std::string>& stored) {
+                     const std::set<std::string>& stored, bool keeps_weights) {
   if (!IsHalf(precision.type)) return graph;
-  return PrecisionPass(graph, precision, stored).Run();
+  return PrecisionPass(graph, precision, stored, keeps_weights).Run();
 }
 
 }  // namespace lockstep::engine

@@ -32,9 +32,10 @@ struct Precision {
 };
 
 // `graph`, all in fp32, with the types of `precision`. `stored` are the names of the parameter
-// leaves that the memory has in its 16 bits. Outputs stay fp32.
+// leaves that the memory has in its 16 bits. Outputs stay fp32. With `keeps_weights` a parameter is
+// rounded once for all its readers, else for each of them.
 Graph ApplyPrecision(const Graph& graph, const Precision& precision,
-                     const std::set<std::string>& stored);
+                     const std::set<std::string>& stored, bool keeps_weights = false);
 
 }  // namespace lockstep::engine
 

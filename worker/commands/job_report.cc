@@ -78,6 +78,7 @@ std::string LaunchJson(const engine::RooflineRow& row) {
   JsonObject object;
   object.Add("op", row.op);
   if (!row.name.empty()) object.Add("name", row.name);
+  if (row.once) object.Add("once", true);
   object.Add("launches", row.launches).Add("flops", row.flops);
   object.Add("least_bytes", row.least_bytes).Add("moved_bytes", row.moved_bytes);
   object.Add("least_seconds", row.least_seconds).Add("seconds", row.seconds);

@@ -240,6 +240,7 @@ engine::PassOptions PassOptionsOf(const Passes& passes) {
   options.patterns = PatternsOf(passes);
   if (passes.has_in_place()) options.in_place = passes.in_place();
   if (passes.has_reuse_memory()) options.reuse_memory = passes.reuse_memory();
+  if (passes.has_keep_constants()) options.keep_constants = passes.keep_constants();
   if (passes.has_bf16_pairs()) options.bf16_pairs = passes.bf16_pairs();
   if (passes.has_epilogues()) options.epilogues = passes.epilogues();
   if (passes.has_step_graph()) options.step_graph = passes.step_graph();

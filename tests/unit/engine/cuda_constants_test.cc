@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// What depends on the weights alone, on the emulated GPU: made once for all micro-batches of a
+// step, and again whenever the weights or the arena are others.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "engine/exec/plan.h"
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
+#include "tests/emulation/emulation.h"
+#include "tests/unit/engine/on_gpu.h"
+#include "tests/unit/engine/step_job.h"
+#include "tests/unit/engine/update_job.h"
+
+namespace lockstep::engine {
+namespace {
+
+class CudaConstantsTest : public testing::Test {
+ protected:
+  ~CudaConstantsTest() override { emulation::SetStreams(emulation::Streams::kEager); }
+};
+
+TrainSpec OneBlock(const std::string& precision) {
+  TrainSpec spec = OnGpu(TinyGpt());
+  std::get<GptSpec>(spec.model).layers = 1;
+  spec.fp8 = precision == "fp8";
+  spec.precision = spec.fp8 ? "bf16" : precision;
+  spec.accumulate = 3;
+  return spec;
+}
+
+const MemoryPlan& MemoryOf(const Plan& plan) {
+  return static_cast<const CompiledPlan&>(plan).train().memory;
+}
+
+// The weights that a training program rounds, as often as it does.
+std::vector<int> RoundedWeights(const TrainSpec& spec) {
+  const auto plan = Plan::Compile(spec).value();
+  const Graph& graph = static_cast<const CompiledPlan&>(*plan).train().graph;
+  std::vector<int> weights;
+  for (const Node& node : graph.nodes()) {
+    if (node.op != &ops::kCast && node.op != &ops::kQuantizeFp8) continue;
+    const int from = node.inputs[0].node;
+    if (graph.node(from).op == &ops::kParameter) weights.push_back(from);
+  }
+  return weights;
+}
+
+// A job whose worker has all shards.
+class Steps {
+ public:
+  // What comes before the second micro-batch of a step. True: the step is done again.
+  using Between = std::function<bool(Job*, int64_t step)>;
+
+  explicit Steps(const TrainSpec& spec) : job_(spec) {
+    hooks_.before_gradients = [] { return absl::OkStatus(); };
+  }
+
+  void Step(int64_t step, const Between& between = {}) {
+    const int shards = job_.plan->spec().shards;
+    std::vector<std::vector<float>> sums;
+    for (int shard = 0; shard < shards; ++shard) sums.push_back(Shard(step, shard, between));
+    while (sums.size() > 1) {
+      sums[sums.size() - 2] = SumOf(sums[sums.size() - 2], sums.back());
+      sums.pop_back();
+    }
+    if (!job_.plan->spec().shard_moments) {
+      UpdateWith(&job_, step, sums[0]);
+      return;
+    }
+    const GradientSlice whole{0, job_.plan->gradient_count(), sums[0].data()};
+    if (job_.executor->BeginUpdate(step, {whole}).value().skipped) return;
+    const GradientSlice weights{0, whole.end, held_->floats()};
+    LS_CHECK(job_.executor->FinishUpdate(step, {weights}).ok());
+  }
+
+  // Holds all moments of a job that deals them out.
+  void HoldAll() {
+    const int64_t count = job_.plan->gradient_count();
+    held_ = std::make_unique<Pages>(static_cast<size_t>(count) * sizeof(float));
+    LS_CHECK(job_.executor->HoldMoments({{0, count, held_->floats()}}).ok());
+    job_.executor->InitState();
+  }
+
+  std::vector<char> State() {
+    LS_CHECK(job_.executor->PublishState().ok());
+    return job_.StateBytes();
+  }
+
+ private:
+  std::vector<float> Shard(int64_t step, int shard, const Between& between) {
+    const TrainSpec& spec = job_.plan->spec();
+    std::vector<float> gradients(static_cast<size_t>(job_.plan->gradient_count()));
+    bool disturbed = false;
+    for (int micro = 0; micro < spec.accumulate; ++micro) {
+      if (micro == 1 && between != nullptr && !std::exchange(disturbed, true) &&
+          between(&job_, step)) {
+        micro = 0;
+      }
+      const AnyBatch batch(spec, step, shard, micro, spec.micro_batch);
+      const absl::Status ran =
+          job_.executor->RunShard(step, shard, micro, batch.fields(), gradients.data(), hooks_);
+      LS_CHECK(ran.ok()) << ran;
+    }
+    return gradients;
+  }
+
+  Job job_;
+  Executor::Hooks hooks_;
+  std::unique_ptr<Pages> held_;
+};
+
+// Kernels of a step when all is recorded.
+int64_t LaunchesOf(const TrainSpec& spec) {
+  Steps steps(spec);
+  for (int64_t step = 1; step <= 8; ++step) steps.Step(step);
+  const int64_t before = emulation::Launches();
+  steps.Step(9);
+  return emulation::Launches() - before;
+}
+
+TEST_F(CudaConstantsTest, WeightsAreRoundedOnceAStep) {
+  if (TakesRealGpu()) GTEST_SKIP() << "counts the emulated GPU's launches";
+  for (const auto& [shards, step_graph, whole] :
+       {std::tuple(1, true, false), std::tuple(1, false, false), std::tuple(1, true, true),
+        std::tuple(2, true, false)}) {
+    TrainSpec spec = OneBlock("bf16");
+    spec.shards = shards;
+    spec.passes.step_graph = step_graph;
+    spec.passes.whole_step_graph = whole;
+    const std::vector<int> once = RoundedWeights(spec);
+    ASSERT_EQ(std::set<int>(once.begin(), once.end()).size(), once.size());
+    ASSERT_GE(once.size(), 5u);
+    const int64_t few = LaunchesOf(spec);
+    spec.passes.keep_constants = false;
+    const auto always = static_cast<int64_t>(RoundedWeights(spec).size());
+    EXPECT_EQ(LaunchesOf(spec) - few,
+              always * shards * spec.accumulate - static_cast<int64_t>(once.size()))
+        << shards << " shards, " << step_graph << ", " << whole;
+  }
+}
+
+// A step with one micro-batch has nothing to do once; recomputation saves that memory.
+TEST_F(CudaConstantsTest, NothingIsKeptWhereItSparesNothingOrMemoryIsWanted) {
+  TrainSpec spec = OneBlock("bf16");
+  EXPECT_FALSE(MemoryOf(*Plan::Compile(spec).value()).once.empty());
+  spec.recompute.mode = RecomputeSpec::Mode::kSelective;
+  EXPECT_TRUE(MemoryOf(*Plan::Compile(spec).value()).once.empty());
+  spec.recompute = {};
+  spec.accumulate = 1;
+  EXPECT_TRUE(MemoryOf(*Plan::Compile(spec).value()).once.empty());
+}
+
+// In FP8, too, a weight is rounded once for all that read it.
+TEST_F(CudaConstantsTest, Fp8RoundsAWeightOnce) {
+  TrainSpec spec = OneBlock("fp8");
+  std::get<GptSpec>(spec.model).layers = 2;
+  const std::vector<int> once = RoundedWeights(spec);
+  EXPECT_EQ(std::set<int>(once.begin(), once.end()).size(), once.size());
+  spec.passes.keep_constants = false;
+  EXPECT_GT(RoundedWeights(spec).size(), once.size());
+}
+
+// What may come between two micro-batches.
+bool Disturb(Job* job, int64_t step) {
+  struct Silent : NodeObserver {
+    void BeforeNode(ProgramKind, int) override {}
+    absl::Status AfterNode(ProgramKind, int, absl::Span<const TensorView>) override {
+      return absl::OkStatus();
+    }
+  };
+  static Silent observer;
+  const TrainSpec& spec = job->plan->spec();
+  Executor& executor = *job->executor;
+  const auto evaluate = [&](Weights weights) {
+    const AnyBatch batch(spec, 100 + step, 0, 0, spec.eval_block);
+    EvalSums sums;
+    LS_CHECK(executor.Evaluate(batch.fields(), spec.eval_block, &sums, weights).ok());
+  };
+  switch (step % 5) {
+    case 0:
+      executor.Observe(&observer);
+      return false;
+    case 1:
+      executor.Observe(nullptr);
+      evaluate(Weights::kCurrent);
+      return false;
+    case 2:
+      if (spec.ema_decay > 0) evaluate(Weights::kAverage);
+      return true;
+    case 3: {  // other weights come
+      LS_CHECK(executor.PublishState().ok());
+      auto* const state = static_cast<char*>(executor.BeginLoad());
+      const StateEntry& entry = job->plan->state()[0];
+      auto* const weights = reinterpret_cast<float*>(state + entry.offset);
+      std::reverse(weights, weights + entry.bytes / sizeof(float));
+      executor.EndLoad();
+      return true;
+    }
+    default:
+      LS_CHECK(executor.PublishState().ok());
+      return false;
+  }
+}
+
+TEST_F(CudaConstantsTest, TheBitsAreThoseOfRoundingAlways) {
+  constexpr int64_t kSteps = 8;
+  for (const auto& [name, optimizer] : AllOptimizers()) {
+    if (name != "adamw" && name != "muon") continue;
+    for (const std::string precision : {"bf16", "fp16", "fp8"}) {
+      if (name == "muon" && precision != "bf16") continue;
+      for (const auto& [shards, whole] :
+           {std::pair(1, false), std::pair(1, true), std::pair(2, false)}) {
+        SCOPED_TRACE(name + " " + precision + ", " + std::to_string(shards) +
+                     (whole ? " whole" : ""));
+        TrainSpec spec = OneBlock(precision);
+        spec.optimizer = optimizer;
+        spec.shards = shards;
+        spec.ema_decay = 0.9;
+        spec.eval_block = 8 * spec.micro_batch;  // takes more memory than a micro-batch
+        spec.passes.whole_step_graph = whole;
+        // Steps are skipped until the scale has come down.
+        spec.loss_scale = {.init = 0x1p120, .growth = 2, .backoff = 0x1p-40, .interval = 2};
+        emulation::SetStreams(whole ? emulation::Streams::kLazy : emulation::Streams::kEager);
+        std::vector<char> states[2];
+        for (const bool keep : {false, true}) {
+          spec.passes.keep_constants = keep;
+          Steps steps(spec);
+          for (int64_t step = 1; step <= kSteps; ++step) steps.Step(step, Disturb);
+          states[keep ? 1 : 0] = steps.State();
+        }
+        EXPECT_EQ(states[0], states[1]);
+      }
+    }
+  }
+}
+
+TEST_F(CudaConstantsTest, AnUpdateInHalvesBringsOtherWeights) {
+  TrainSpec spec = OneBlock("bf16");
+  spec.shard_moments = true;
+  spec.shards = 2;
+  std::vector<char> states[2];
+  for (const bool keep : {false, true}) {
+    spec.passes.keep_constants = keep;
+    Steps steps(spec);
+    steps.HoldAll();
+    for (int64_t step = 1; step <= 6; ++step) steps.Step(step);
+    states[keep ? 1 : 0] = steps.State();
+  }
+  EXPECT_EQ(states[0], states[1]);
+}
+
+}  // namespace
+}  // namespace lockstep::engine
