@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAreArray;
 
 // Hosts h0, h1, ... with one rank each, whose folders are a, b, ... below the test's.
 class FolderCopiesTest : public CheckpointerTest {
@@ -83,6 +84,39 @@ TEST_F(FolderCopiesTest, WhoSeesTheSameFolder) {
   for (const char* letter : {"a", "b", "c"}) {
     EXPECT_TRUE(fs::is_empty(folder_ + "/" + letter)) << "nothing is left";
   }
+}
+
+TEST_F(FolderCopiesTest, JobsThatLookAtOneFolderInOneMomentLeaveEachOtherTheirFiles) {
+  Job job = Life("aa");
+  Job other = Life("aa", "other");
+  job.ranks()[1].storage->BeforeReads([&](const std::string& path) {
+    if (path.find("/.seen-") != std::string::npos) other.Look();
+    return absl::OkStatus();
+  });
+  job.Look();
+  EXPECT_EQ(job.copies().count(), 1);
+  EXPECT_EQ(other.copies().count(), 1);
+}
+
+TEST_F(FolderCopiesTest, WhatEarlierGenerationsOfTheJobLeftIsRemoved) {
+  fs::create_directories(folder_ + "/a");
+  const auto leave = [&](const std::string& name) {
+    std::ofstream(folder_ + "/a/" + name) << "what was left";
+    return name;
+  };
+  leave(".seen-run.1.0.c0ffee");
+  const std::vector<std::string> others = {leave(".seen-other.1.0.c0ffee"),
+                                           leave(".seen-run.1.1.0.c0ffee"),
+                                           leave(".seen-run.7.0.c0ffee")};
+  Job job = Life("aa");
+  job.SetGeneration(3);
+  job.Connect();
+  job.Look();
+  std::vector<std::string> there;
+  for (const auto& entry : fs::directory_iterator(folder_ + "/a")) {
+    there.push_back(entry.path().filename());
+  }
+  EXPECT_THAT(there, UnorderedElementsAreArray(others));
 }
 
 // A disk that is full in the middle of a run is no reason to end it.
