@@ -33,8 +33,9 @@ absl::StatusOr<std::vector<T>> Exchange(Communicator* communicator, const T& min
 
 }  // namespace
 
-OldState::OldState(const Communicator& communicator, const char* state, size_t bytes)
-    : count_(bytes) {
+OldState::OldState(const Communicator& communicator, const engine::StateAccess& executor,
+                   const char* state, size_t bytes)
+    : step_(executor.committed_step()), tracking_(executor.tracking()), count_(bytes) {
   if (bytes == 0) return;
   const std::vector<int> hosts = communicator.hosts();
   const auto ranks =
@@ -48,6 +49,7 @@ bool OldState::PutBack(engine::StateAccess* executor) const {
   if (bytes_ == nullptr) return false;
   std::memcpy(executor->BeginLoad(), bytes_.get(), count_);
   executor->EndLoad();
+  executor->SetTracking(tracking_);
   return true;
 }
 
@@ -98,7 +100,8 @@ absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator,
   const bool have = row.committed == start_step;
   agreement.copied = !have;
   const bool survives = !have && row.committed > 0;
-  const OldState old(*communicator, static_cast<const char*>(state), survives ? bytes : 0);
+  const OldState old(*communicator, *executor, static_cast<const char*>(state),
+                     survives ? bytes : 0);
   if (!have) executor->BeginLoad();
   const absl::Status copied = CopyState(communicator, static_cast<char*>(state),
                                         static_cast<int64_t>(bytes), holders, have, deadline);

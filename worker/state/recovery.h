@@ -23,14 +23,18 @@ namespace lockstep::worker {
 // has it whole, the job goes on from here, a step earlier, and not from a checkpoint.
 class OldState {
  public:
-  // Copies the `bytes` at `state`, if there are any, when half of the host's free memory has room
-  // for this from each of its ranks; else nothing is kept.
-  OldState(const Communicator& communicator, const char* state, size_t bytes);
+  // Copies the executor's `bytes` at `state`, if there are any, when half of the host's free memory
+  // has room for this from each of its ranks; else nothing is kept.
+  OldState(const Communicator& communicator, const engine::StateAccess& executor, const char* state,
+           size_t bytes);
   // Returns whether it was kept: then it is in the executor's region again.
   bool PutBack(engine::StateAccess* executor) const;
-  void Forget() { bytes_.reset(); }
+  // The step that it is after.
+  int64_t step() const { return step_; }
 
  private:
+  const int64_t step_;
+  const engine::Tracking tracking_;
   const size_t count_;
   std::unique_ptr<char[]> bytes_;
 };

@@ -99,7 +99,8 @@ absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, i
     if (before[shard].empty() && needed) missing.push_back(shard + 1);
   }
   if (!missing.empty()) {
-    return GiveUp(absl::StrCat("both holders of part ", absl::StrJoin(missing, ", part "), " of ",
+    return GiveUp(start_step,
+                  absl::StrCat("both holders of part ", absl::StrJoin(missing, ", part "), " of ",
                                before.size(), " of the optimizer's state after step ", start_step,
                                " are gone"));
   }
@@ -109,21 +110,23 @@ absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, i
   // Where all have everything a survivor may be a step behind, as in a job without shards.
   const bool survives = agreement.copied && mine.committed > 0 && mine.begun == mine.committed &&
                         std::count(held_.begin(), held_.end(), false) == 0;
-  OldState old(*communicator, parts_.state, survives ? plan().state_bytes() : 0);
-  const absl::Status brought = Bring(communicator, rows, bound, before, &old, deadline);
-  if (!brought.ok() && old.PutBack(parts_.executor)) {
-    std::fill(held_.begin(), held_.end(), true);
-  }
+  if (survives) old_.emplace(*communicator, *parts_.executor, parts_.state, plan().state_bytes());
+  bool has_its_part = false;
+  const absl::Status brought = Bring(communicator, rows, bound, before, &has_its_part, deadline);
+  // With its part of the newer state, which the others may rely on, it keeps both until it knows
+  // that all have theirs.
+  if (!brought.ok() && survives && !has_its_part) PutOldBack();
   LS_RETURN_IF_ERROR(brought);
   return agreement;
 }
 
 absl::Status ShardedState::Bring(Communicator* communicator, const std::vector<Row>& rows,
                                  const std::vector<int>& bound, const ShardHolders& before,
-                                 OldState* old, absl::Time deadline) {
+                                 bool* has_its_part, absl::Time deadline) {
   LS_RETURN_IF_ERROR(AgreeOnShared(communicator, rows, bound, deadline));
   ShardHolders after = DealOverHosts(before, communicator->hosts());
-  LS_RETURN_IF_ERROR(Transfer(communicator, before, after, old, deadline));
+  LS_RETURN_IF_ERROR(Transfer(communicator, before, after, has_its_part, deadline));
+  old_.reset();
   return SetHolders(*communicator, std::move(after));
 }
 
@@ -144,11 +147,25 @@ absl::Status ShardedState::BeginFresh(Communicator* communicator) {
   return SetHolders(*communicator, std::move(holders));
 }
 
-absl::Status ShardedState::GiveUp(const std::string& why) {
-  parts_.executor->InitState();
+bool ShardedState::PutOldBack() {
+  const bool kept = old_.has_value() && old_->PutBack(parts_.executor);
+  if (kept) std::fill(held_.begin(), held_.end(), true);
+  old_.reset();
+  return kept;
+}
+
+absl::Status ShardedState::GiveUp(int64_t step, const std::string& why) {
+  if (old_.has_value() && old_->step() + 1 == step && PutOldBack()) {
+    LS_LOG_WARNING << why << ": goes back to step " << step - 1
+                   << ", after which this rank has all";
+  } else {
+    old_.reset();
+    parts_.executor->InitState();
+    std::fill(held_.begin(), held_.end(), false);
+    LS_LOG_WARNING << why << ": goes back to the newest checkpoint, or to the start without one, "
+                   << "unless another has all after the step before";
+  }
   LS_RETURN_IF_ERROR(parts_.halves->HoldMoments({}));
-  std::fill(held_.begin(), held_.end(), false);
-  LS_LOG_WARNING << why << ": goes back to the newest checkpoint, or to the start without one";
   return absl::AbortedError(absl::StrCat(why, ": all go back"));
 }
 
@@ -227,7 +244,8 @@ absl::Status ShardedState::TakeMoments(std::vector<engine::StateRange> ranges) {
 }
 
 absl::Status ShardedState::Transfer(Communicator* communicator, const ShardHolders& before,
-                                    const ShardHolders& after, OldState* old, absl::Time deadline) {
+                                    const ShardHolders& after, bool* has_its_part,
+                                    absl::Time deadline) {
   const int me = communicator->rank();
   const std::vector<int> hosts = communicator->hosts();
   std::vector<uint64_t> hashes(after.size(), 0);
@@ -266,7 +284,7 @@ absl::Status ShardedState::Transfer(Communicator* communicator, const ShardHolde
     status = absl::DataLossError(absl::StrCat("rank ", me, ": the moments copied from rank ",
                                               copy.from, " are not what that rank has"));
   }
-  if (status.ok()) old->Forget();  // the others may rely on it from here on
+  *has_its_part = status.ok();
   // Who held them lets go of nothing before all have theirs.
   int32_t good = status.ok() ? 1 : 0;
   LS_RETURN_IF_ERROR(communicator->AllReduce(&good, 1, DType::kInt32, ReduceOp::kMin,

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,6 +36,7 @@
 #include "collectives/communicator.h"
 #include "engine/engine.h"
 #include "worker/state/host_deal.h"
+#include "worker/state/recovery.h"
 #include "worker/state/shard_holders.h"
 #include "worker/state/spread_deal.h"
 #include "worker/state/state_policy.h"
@@ -73,9 +75,9 @@ class ShardedState : public StatePolicy {
   static absl::Status HoldShared(const engine::Plan& plan, Transport* transport, char* state);
   explicit ShardedState(const Parts& parts);
 
-  // When both holders of a shard are gone the state is the initial one and the error Aborted: all
-  // members go back to step 0. Further errors: ResourceExhausted when there is no memory for the
-  // share of this rank.
+  // When both holders of a shard are gone the error is Aborted: all members go back to step 0,
+  // whose state they have, or to the step before where a survivor has kept that. Further errors:
+  // ResourceExhausted when there is no memory for the share of this rank.
   absl::StatusOr<StateAgreement> Agree(Communicator* communicator, int64_t start_step,
                                        int64_t evaluated_step, absl::Time deadline) override;
 
@@ -154,17 +156,17 @@ class ShardedState : public StatePolicy {
   // The same for all who have begun it and not finished it. Collective.
   absl::Status FinishHalfDone(Communicator* communicator, const std::vector<Row>& rows,
                               const ShardHolders& holders, int64_t step, absl::Time deadline);
-  // Brings this rank what it is to have. Who has the newer state may let go of its part when `old`
-  // was told to forget.
+  // Brings this rank what it is to have. Who has the newer state may let go of this rank's part of
+  // it when `has_its_part` is set.
   absl::Status Bring(Communicator* communicator, const std::vector<Row>& rows,
-                     const std::vector<int>& bound, const ShardHolders& before, OldState* old,
+                     const std::vector<int>& bound, const ShardHolders& before, bool* has_its_part,
                      absl::Time deadline);
   // Gives everything but the moments to those who are not `bound` to the start step.
   absl::Status AgreeOnShared(Communicator* communicator, const std::vector<Row>& rows,
                              const std::vector<int>& bound, absl::Time deadline);
   // Copies the moments that this rank is to hold by `after` and does not hold yet.
   absl::Status Transfer(Communicator* communicator, const ShardHolders& before,
-                        const ShardHolders& after, OldState* old, absl::Time deadline);
+                        const ShardHolders& after, bool* has_its_part, absl::Time deadline);
   struct Copied {
     int shard = 0;
     int from = 0;  // rank
@@ -186,8 +188,11 @@ class ShardedState : public StatePolicy {
   uint64_t HashOf(int shard, const char* base) const;
   // Gives the memory of moments that are not held back.
   void DropMoments();
-  // Everything is gone: back to step 0.
-  absl::Status GiveUp(const std::string& why);
+  // Returns whether this rank has the whole state again that it kept (old_).
+  bool PutOldBack();
+  // Parts of the state after `step` are gone: back to what this rank kept of the step before, or to
+  // step 0.
+  absl::Status GiveUp(int64_t step, const std::string& why);
 
   // Lets go of what this rank does not hold by `holders`, and prepares the steps of a generation.
   absl::Status SetHolders(const Communicator& communicator, ShardHolders holders);
@@ -216,6 +221,9 @@ class ShardedState : public StatePolicy {
   size_t moments_end_ = 0;
   std::vector<bool> held_;  // moments after the begun step
   ElementRange own_;        // of the vector, in the generation of the newest deal
+  // The whole state that this rank gave up for a newer one, until it knows that each rank has its
+  // part of that.
+  std::optional<OldState> old_;
 
   // Of the generation.
   int rank_ = 0;

@@ -324,29 +324,45 @@ TEST_P(ShardedStateTest, MomentsThatJoinersHaveCopiedAreTheirs) {
   });
 }
 
-// With two ranks each has everything, and one may be a step ahead.
-TEST_P(ShardedStateTest, WhoIsBehindKeepsWhatItHasUntilItHasMore) {
-  bool died = true;
-  for (int call = 0; died && call < 100; ++call) {
-    members_.clear();
-    for (int i = 0; i < 2; ++i) Add();
-    Generation(0, [&](Member* member, Communicator* communicator) {
-      Train(member, communicator, 2);
-      if (communicator->rank() == 0) Begin(member);
-    });
-    const Body agree = [&](Member* member, Communicator* communicator) {
-      DyingCommunicator mortal(communicator, communicator->rank() == 0 ? call : -2);
-      member->sharded->Agree(&mortal, 3, 0, Deadline()).status().IgnoreError();
-      if (communicator->rank() == 0) died = mortal.died();
-    };
-    Generation(3, agree, /*agree=*/false);
-    Kill(0);
-    Add();
-    const int64_t step = members_[0]->executor->begun_step();
-    ASSERT_GE(step, 2) << "a death in call " << call;
-    Generation(step, [&](Member* m, Communicator* c) { ExpectState(*m, c, step); });
+// With two ranks each has everything, and one may be a step ahead. It dies in any call; or a third,
+// which has joined them, does, and it together with that one.
+TEST_P(ShardedStateTest, WhoIsBehindKeepsWhatItHasUntilAllHaveMore) {
+  for (const int dying : {0, 2}) {
+    bool died = true;
+    for (int call = 0; died && call < 100; ++call) {
+      SCOPED_TRACE(absl::StrCat("rank ", dying, " dies in call ", call));
+      members_.clear();
+      for (int i = 0; i < 2; ++i) Add();
+      Generation(0, [&](Member* member, Communicator* communicator) {
+        Train(member, communicator, 2);
+        if (communicator->rank() == 0) Begin(member);
+      });
+      if (dying == 2) Add();
+      const auto agree = [&](int64_t step, int calls) {
+        Generation(
+            step,
+            [&, step](Member* member, Communicator* communicator) {
+              DyingCommunicator mortal(communicator, communicator->rank() == dying ? calls : -2);
+              member->sharded->Agree(&mortal, step, 0, Deadline()).status().IgnoreError();
+              if (communicator->rank() == dying) died = mortal.died();
+            },
+            /*agree=*/false);
+      };
+      agree(3, call);
+      if (!died) break;
+      if (dying == 2) Kill(2);
+      Kill(0);
+      Add();
+      const Member& left = *members_[0];
+      // Where parts of the newer state are gone it goes back to what it had.
+      agree(left.executor->begun_step(), -2);
+      died = true;
+      const int64_t step = left.executor->begun_step();
+      ASSERT_GE(step, 2);
+      Generation(step, [&](Member* m, Communicator* c) { ExpectState(*m, c, step); });
+    }
+    EXPECT_FALSE(died);
   }
-  EXPECT_FALSE(died);
 }
 
 // A death before all have their part of the reduction: nobody has begun the step, all do it again.
