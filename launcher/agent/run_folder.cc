@@ -249,16 +249,16 @@ absl::StatusOr<UniqueFd> OpenRunLog(const WorkerAssignment& assignment, bool own
       own ? OpenOwn(path) : OpenProposed(assignment.submit_dir(), assignment.run_dir()));
   absl::StatusOr<UniqueFd> logs = OpenChild(folder.get(), "logs", kPrivate, /*links=*/false);
   if (!logs.ok()) return Annotate(logs.status(), path);
-  const std::string job = job::ToYaml(assignment.spec());
+  const auto job = [&] { return job::ToYaml(assignment.spec()); };
   std::string name = "job.yaml";
   // The user's own file in a folder of their choice stays, and so does that of a job which had the
   // folder before.
   if (!IsNamedAfter(path, assignment) && Exists(folder.get(), name) &&
-      !HasText(folder.get(), name, job)) {
+      !HasText(folder.get(), name, job())) {
     name = absl::StrCat("job-", assignment.job_id(), ".yaml");
   }
   if (!Exists(folder.get(), name)) {
-    LS_RETURN_IF_ERROR(WriteWhole(folder.get(), name, job, absl::StrCat(path, "/", name)));
+    LS_RETURN_IF_ERROR(WriteWhole(folder.get(), name, job(), absl::StrCat(path, "/", name)));
   }
   const std::string log = absl::StrCat(assignment.slot(), ".log");
   return OpenLog(logs->get(), log, absl::StrCat(path, "/logs/", log));

@@ -16,15 +16,17 @@ absl::StatusOr<GuestPlan> PlanOf(const RunArgs& args) {
   GuestPlan plan;
   LS_ASSIGN_OR_RETURN(const RunTokens tokens,
                       TokensOfRun(args.coordinator, args.rendezvous->plaintext));
-  LS_ASSIGN_OR_RETURN(const SubmitJobRequest request, MakeSubmission(args.job));
+  // What host 0 submits with its secrets, which are not asked for here.
+  LS_ASSIGN_OR_RETURN(const job::LoadResult job, LoadGoodJob(args.job));
+  const JobSpec& spec = job.spec;
   plan.endpoints = {args.rendezvous->endpoint};
   plan.token = tokens.shown;
-  plan.slots = SlotsOfHost(request.spec(), /*over_hosts=*/true);
-  plan.patience = job::StartTimeout(request.spec());
+  plan.slots = SlotsOfHost(spec, /*over_hosts=*/true);
+  plan.patience = job::StartTimeout(spec);
   plan.run_dir = args.job.run_dir;
   plan.runs_dir = args.job.runs_dir;
   plan.interfaces = args.interfaces;
-  if (request.spec().has_train()) plan.checkpoint_dir = request.spec().checkpoint().dir();
+  if (spec.has_train()) plan.checkpoint_dir = spec.checkpoint().dir();
   plan.awaited = "the host with --node-rank=0";
   plan.advice =
       "start the same command with --node-rank=0 on the host of that address (start_timeout is "

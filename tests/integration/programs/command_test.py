@@ -134,10 +134,12 @@ class Command(harness.ProgramTest):
 
     def test_the_same_command_on_two_hosts(self):
         port = harness.free_port()
-        line = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
+        line = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
+                "--set=secrets={LOCKSTEP_KEY: }"]
+        # The secret comes with the job from the first host.
         token = {"LOCKSTEP_TOKEN": "a-token-for-this-test-alone"}
         guest = self.start("launcher", *line, "--node-rank=1", "--log-dir=guest", "meet.py", env=token)
-        code, out, err = self.launch(*line, "meet.py", env=token)
+        code, out, err = self.launch(*line, "meet.py", env=dict(token, LOCKSTEP_KEY="x"))
         self.assertEqual(code, 0, out + err)
         self.assertEqual([p["GROUP_RANK"] for p in self.places(out + err)], [0, 1])
         self.assertEqual(self.finish(guest)[0], 0)
