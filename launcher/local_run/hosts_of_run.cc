@@ -5,15 +5,19 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/available_memory.h"
 #include "common/clock.h"
 #include "common/fd.h"
 #include "common/status.h"
 #include "coordinator/client/token.h"
 #include "job/meaning/workers.h"
+#include "launcher/follow/text.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -21,6 +25,9 @@ namespace {
 constexpr absl::Duration kCallTimeout = absl::Seconds(2);
 constexpr absl::Duration kLeaveWithin = absl::Seconds(5);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
+// A worker's program alone, before any data. With less than that for each, the machine would only
+// swap or kill.
+constexpr int64_t kWorkerBytes = 12 << 20;
 
 }  // namespace
 
@@ -67,6 +74,15 @@ int SlotsOfHost(const JobSpec& spec, bool over_hosts) {
   const std::vector<int> ranks = job::RanksPerNode(spec);
   return *std::max_element(ranks.begin(), ranks.end()) + job::MostProcesses(spec) -
          job::MostWorkers(spec);
+}
+
+absl::Status CheckMemory(int workers) {
+  const int64_t needed = workers * kWorkerBytes;
+  const int64_t available = AvailableMemory();
+  if (needed <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(workers, " workers need at least ", ShortBytes(needed), " of memory and ",
+                   ShortBytes(available), " are free here: ask for fewer with --nproc-per-node"));
 }
 
 void AwaitGuestsEnd(coordinator::Client* client) {

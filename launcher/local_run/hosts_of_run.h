@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/client/client.h"
 #include "launcher/cli/arguments.h"
@@ -29,6 +30,9 @@ bool IsThisHost(const std::string& endpoint);
 // The worker slots that one host offers: all processes that the job may ever have, or, over several
 // hosts, the most of any host of it, with the spares.
 int SlotsOfHost(const JobSpec& spec, bool over_hosts);
+
+// OK: this host has the memory for so many workers' programs. Errors: ResourceExhausted.
+absl::Status CheckMemory(int workers);
 
 // The job has ended: blocks until the other hosts have seen that and left, for some seconds at
 // most.

@@ -50,7 +50,7 @@ class PrivateCoordinator {
   // say so first, and to make `interrupt_fd` readable. Errors: Cancelled when `interrupt_fd` became
   // readable, Unavailable when it ended and nothing was said for 10 s, DeadlineExceeded.
   absl::Status WaitReady(absl::Duration timeout, int interrupt_fd);
-  // It keeps this package (coordinator/client/packages.h), which goes with its folder.
+  // It is to keep this package (coordinator/client/packages.h), which goes with its folder.
   absl::Status HasPackage(const std::string& id);
   // Sets whether it is started again when it ends; so unless told otherwise.
   void SetRestarts(bool restarts);

@@ -16,7 +16,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "common/available_memory.h"
 #include "common/limits.h"
 #include "common/status.h"
 #include "coordinator/client/client.h"
@@ -50,18 +49,6 @@ constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 constexpr absl::Duration kGiveUpAfter = absl::Seconds(10);
 constexpr absl::Duration kHostsLeave = absl::Seconds(15);
-// A worker's program alone, before any data. With less than that for each, the machine would only
-// swap or kill.
-constexpr int64_t kWorkerBytes = 12 << 20;
-
-absl::Status CheckMachine(int workers) {
-  const int64_t needed = workers * kWorkerBytes;
-  const int64_t available = AvailableMemory();
-  if (needed <= available) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat(workers, " workers need at least ", ShortBytes(needed), " of memory and ",
-                   ShortBytes(available), " are free here: ask for fewer with --nproc-per-node"));
-}
 
 class LocalRun {
  public:
@@ -103,6 +90,8 @@ class LocalRun {
   void OnSignal(int count);
   void OnLost(const std::string& what);
   void OnHostEnded(size_t number, const RemoteEnd& end);
+  // Of what comes before the job: for the coordinator, and until it has the workdir.
+  void EndWaits();
   void StopEverything() ABSL_LOCKS_EXCLUDED(mu_);
 
   const RunArgs& args_;
@@ -110,6 +99,7 @@ class LocalRun {
   std::optional<HostsPlan> plan_;  // with --hosts
   Spawner* const spawner_;
   const UniqueFd interrupt_;  // readable: no need to wait for the coordinator any more
+  WorkdirSender workdir_;
   Renderer renderer_;
   std::vector<chaos::Injection> faults_;
   std::unique_ptr<ScaleFaults> scaler_;  // null: no fault scales the job
@@ -187,9 +177,9 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   }
   if (!plan_.has_value()) LS_RETURN_IF_ERROR(StartAgent(spec, reached));
   if (network.has_value()) {
-    const auto packages = coordinator::PackagesClient::Create(reached);
-    LS_ASSIGN_OR_RETURN(const std::string package, ShipWorkdir(packages.get(), &request));
-    if (!package.empty()) LS_RETURN_IF_ERROR(coordinator->HasPackage(package));
+    LS_RETURN_IF_ERROR(workdir_.Send(reached, &request, [&](const std::string& package) {
+      return coordinator->HasPackage(package);
+    }));
   }
   LS_RETURN_IF_ERROR(Submit(request));
   if (plan_.has_value()) LS_RETURN_IF_ERROR(EnterHosts(spec, coordinator->address()));
@@ -207,7 +197,7 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
 absl::Status LocalRun::StartAgent(const JobSpec& spec,
                                   const coordinator::ClientOptions& coordinator) {
   const int workers = SlotsOfHost(spec, args_.rendezvous.has_value());
-  LS_RETURN_IF_ERROR(CheckMachine(workers));
+  LS_RETURN_IF_ERROR(CheckMemory(workers));
   LS_RETURN_IF_ERROR(CheckLimits(CurrentLimits(), workers, /*local_run=*/true));
   AgentOptions options;
   LS_ASSIGN_OR_RETURN(options.worker_program, FindProgram("worker", "LOCKSTEP_WORKER"));
@@ -378,8 +368,7 @@ void LocalRun::OnSignal(int count) {
     client = client_;
     request.set_job_id(job_id_);
   }
-  const uint64_t one = 1;
-  (void)!::write(interrupt_.get(), &one, sizeof(one));
+  EndWaits();
   if (request.job_id().empty()) return;  // nothing runs yet: RunJob sees it
   if (count == 1) {
     renderer_.Message(runs_command
@@ -405,9 +394,14 @@ void LocalRun::OnLost(const std::string& what) {
     if (over_ || !lost_.empty()) return;
     lost_ = what;
   }
+  EndWaits();
+  StopEverything();
+}
+
+void LocalRun::EndWaits() {
   const uint64_t one = 1;
   (void)!::write(interrupt_.get(), &one, sizeof(one));
-  StopEverything();
+  workdir_.Stop();
 }
 
 void LocalRun::StopEverything() {
@@ -454,7 +448,10 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
   }
   const bool plain = lost.empty() && IsDiagnostics(ended.status());
   if (signals == 0) plain ? renderer_.Plain(why) : renderer_.Error(why);
-  if (known_.job_id().empty()) return code;
+  if (known_.job_id().empty()) {
+    if (signals > 0) renderer_.Message("interrupted before the job was handed in: nothing has run");
+    return code;
+  }
   JobStatus status = known_;
   status.set_state(signals > 0 ? CANCELLED : FAILED);
   status.set_reason(why);

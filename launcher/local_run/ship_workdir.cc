@@ -16,10 +16,10 @@ constexpr absl::Duration kSendWithin = absl::Minutes(2);
 
 }  // namespace
 
-absl::StatusOr<std::string> ShipWorkdir(coordinator::PackagesClient* client,
-                                        SubmitJobRequest* request) {
+absl::Status ShipWorkdir(coordinator::PackagesClient* client, SubmitJobRequest* request,
+                         absl::FunctionRef<absl::Status(const std::string& id)> before_sending) {
   const std::string& workdir = request->spec().workdir();
-  if (workdir.empty() || absl::StartsWith(workdir, "/")) return std::string();
+  if (workdir.empty() || absl::StartsWith(workdir, "/")) return absl::OkStatus();
   absl::StatusOr<Package> package = PackFolder(ResolvePath(request->submit_dir(), workdir));
   if (absl::IsNotFound(package.status())) {
     return absl::FailedPreconditionError(
@@ -28,9 +28,29 @@ absl::StatusOr<std::string> ShipWorkdir(coordinator::PackagesClient* client,
                      "absolute one is theirs)"));
   }
   if (!package.ok()) return Annotate(package.status(), "workdir");
+  LS_RETURN_IF_ERROR(before_sending(package->id));
   LS_RETURN_IF_ERROR(client->Put(package->id, package->bytes, kSendWithin).status());
   request->mutable_spec()->set_workdir(coordinator::PackageWorkdir(package->id));
-  return package->id;
+  return absl::OkStatus();
+}
+
+absl::Status WorkdirSender::Send(
+    const coordinator::ClientOptions& reached, SubmitJobRequest* request,
+    absl::FunctionRef<absl::Status(const std::string& id)> before_sending) {
+  const std::shared_ptr<coordinator::PackagesClient> client =
+      coordinator::PackagesClient::Create(reached);
+  {
+    absl::MutexLock lock(&mu_);
+    client_ = client;
+    if (stopped_) client->Stop();
+  }
+  return ShipWorkdir(client.get(), request, before_sending);
+}
+
+void WorkdirSender::Stop() {
+  absl::MutexLock lock(&mu_);
+  stopped_ = true;
+  if (client_ != nullptr) client_->Stop();
 }
 
 }  // namespace lockstep::launcher

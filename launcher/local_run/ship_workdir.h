@@ -4,21 +4,41 @@
 #ifndef LOCKSTEP_LAUNCHER_LOCAL_RUN_SHIP_WORKDIR_H_
 #define LOCKSTEP_LAUNCHER_LOCAL_RUN_SHIP_WORKDIR_H_
 
+#include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/client/client.h"
 #include "coordinator/client/packages.h"
 #include "proto/coordinator.pb.h"
 
 namespace lockstep::launcher {
 
 // A relative workdir is packed, handed to the coordinator, and named by its package in the request;
-// an absolute one is the nodes' own. Blocks. Returns the package's name; empty: none was needed.
-// Errors: FailedPrecondition, InvalidArgument and ResourceExhausted as PackFolder, with what to do;
-// those of PackagesClient::Put.
-absl::StatusOr<std::string> ShipWorkdir(coordinator::PackagesClient* client,
-                                        SubmitJobRequest* request);
+// an absolute one is the nodes' own. Blocks. `before_sending` is told the package's name; an error
+// of it ends this. Errors: FailedPrecondition, InvalidArgument and ResourceExhausted as PackFolder,
+// with what to do; those of PackagesClient::Put.
+absl::Status ShipWorkdir(coordinator::PackagesClient* client, SubmitJobRequest* request,
+                         absl::FunctionRef<absl::Status(const std::string& id)> before_sending);
+
+// The same for a thread that another may stop. Thread-safety: one thread sends, any may stop it.
+class WorkdirSender {
+ public:
+  // As ShipWorkdir, to the coordinator that `reached` names. Errors: also Cancelled, when it was
+  // stopped before or meanwhile.
+  absl::Status Send(const coordinator::ClientOptions& reached, SubmitJobRequest* request,
+                    absl::FunctionRef<absl::Status(const std::string& id)> before_sending);
+  // Ends what is under way, and what is asked for later.
+  void Stop();
+
+ private:
+  absl::Mutex mu_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<coordinator::PackagesClient> client_ ABSL_GUARDED_BY(mu_);
+};
 
 }  // namespace lockstep::launcher
 

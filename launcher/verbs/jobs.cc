@@ -197,7 +197,9 @@ absl::Status ShipWorkdirs(coordinator::PackagesClient* client, const std::atomic
       request.mutable_spec()->set_workdir(known->second);
       continue;
     }
-    const absl::Status sent = ShipWorkdir(client, &request).status();
+    const absl::Status sent = ShipWorkdir(client, &request, [&](const std::string&) {
+      return stopped ? Interrupted() : absl::OkStatus();
+    });
     if (stopped) return Interrupted();
     LS_RETURN_IF_ERROR(sent);
     shipped[folder] = request.spec().workdir();
