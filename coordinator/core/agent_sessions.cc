@@ -119,7 +119,7 @@ std::string WhyNotServed(const AgentHello& hello, int own) {
 // without work is as good as a new one.
 bool IsOfAnother(const Context& context, const Node& node, const AgentSaid& event) {
   if (!node.owner || event.owner.empty() || event.owner == *node.owner) return false;
-  return InSight(context.state, node, context.now) || HasLiveWork(context.state, node);
+  return InSight(context.state, node, context.now) || HasWork(context.state, node);
 }
 
 void OnHello(Context& context, const AgentSaid& event) {
@@ -336,8 +336,10 @@ void WishFor(const Context& context, const Job& job, const Node& node, int place
   const Slot& slot = job.slots[static_cast<size_t>(place)];
   if (slot.vacant() || slot.worker->gone() || slot.worker->node_id != node.id) return;
   if (Desired(context, job, *slot.worker)) {
-    wish.run.emplace_back(&job, &*slot.worker);
-    return;
+    const bool waits =
+        slot.worker->phase == Worker::Phase::kPlaced && context.now < slot.worker->starts_at;
+    if (!waits) wish.run.emplace_back(&job, &*slot.worker);
+    if (!waits || !(job.ending || job.final())) return;
   }
   const bool kills = job.ending && job.ending->kill;
   if (kills && (wish.kill_jobs.empty() || wish.kill_jobs.back() != &job)) {

@@ -86,6 +86,7 @@ absl::Time NextCheck(const Context& context, const Job& job) {
     next = std::min(next, job.progress_sent + context.state.options.progress_every);
   }
   if (job.ending) next = std::min(next, context.now + absl::Milliseconds(20));
+  if (context.now < job.starts_again_at) next = std::min(next, job.starts_again_at);
   return next;
 }
 
@@ -112,6 +113,17 @@ void LookForNode(Context& context, Job& job) {
   if (!WaitsForNode(job) || context.now < job.look_for_node_at) return;
   job.look_for_node_at = context.now + kLookForNodeEvery;
   context.schedule = true;
+}
+
+// The pause before a start is over: the agents are told of who has waited for that.
+void EndPause(Context& context, Job& job) {
+  if (job.starts_again_at == absl::InfinitePast() || context.now < job.starts_again_at) return;
+  job.starts_again_at = absl::InfinitePast();
+  for (const Slot& slot : job.slots) {
+    if (slot.worker && slot.worker->phase == Worker::Phase::kPlaced) {
+      context.wish_nodes.push_back(slot.worker->node_id);
+    }
+  }
 }
 
 // Notes which agents are to be told more: it follows from rows, and from the time where somebody is
@@ -161,7 +173,10 @@ Effects Settle(Context& context) {
   }
   std::set<std::string> looked_at;
   AdvanceTouched(context, looked_at);
-  for (const std::string& id : looked_at) LookForNode(context, state.jobs.at(id));
+  for (const std::string& id : looked_at) {
+    LookForNode(context, state.jobs.at(id));
+    EndPause(context, state.jobs.at(id));
+  }
   if (context.schedule || context.now >= state.schedule_at) {
     context.schedule = false;
     LookAtQueue(context, looked_at);

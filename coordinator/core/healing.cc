@@ -132,19 +132,15 @@ bool AwaitsOtherHosts(const Job& job) {
   });
 }
 
-void NoteExcluded(Context& context, Job& job, const Worker& worker, absl::Duration span) {
-  AppendNotice(context, job,
-               absl::StrCat(SayFailed(job, worker), "; for ", DurationText(span),
-                            " no worker of this job is started on ", worker.host));
-}
-
-// The same for the node of this worker, and says so.
+// ExcludeNode for the node of this worker, and says so.
 void Exclude(Context& context, Job& job, const Worker& worker) {
   if (worker.node_id.empty()) return;
   const absl::Duration span = ExcludeNode(context, job, worker.node_id, Cause(worker));
   if (span == absl::ZeroDuration()) return;
   NoteNodeFailure(context, worker.node_id, SayFailed(job, worker), job.id);
-  NoteExcluded(context, job, worker, span);
+  AppendNotice(context, job,
+               absl::StrCat(SayFailed(job, worker), "; for ", DurationText(span),
+                            " no worker of this job is started on ", worker.host));
 }
 
 // Returns whether the worker's agent leaves, and ends it.
@@ -207,18 +203,26 @@ std::vector<Slot*> FailedSlots(Job& job) {
 }
 
 // What hinders a start for the second time in a row may be over in a moment, and no sooner: without
-// a pause a lack of processes or memory for less than a second would use up all restarts. Each one
-// is twice as long; meanwhile the place is free for other jobs.
+// a pause a lack of processes or memory for less than a second would use up all restarts, on one
+// node or on all in turn. Each pause is twice as long. The next life has its place meanwhile, which
+// no other job gets: on another node that has room, else on the same.
 void StartLater(Context& context, Job& job, const Worker& worker) {
-  if (job.restarts < 2 || IsExcluded(job, worker.node_id, context.now)) return;
-  const Options& options = context.state.options;
-  const int64_t doublings = std::min<int64_t>(job.restarts - 2, 16);
-  const absl::Duration span =
-      std::min(options.exclude_most, options.start_again * (int64_t{1} << doublings));
+  if (job.restarts < 2) return;
+  if (context.now >= job.starts_again_at) {
+    const Options& options = context.state.options;
+    const int64_t doublings = std::min<int64_t>(job.restarts - 2, 16);
+    const absl::Duration span =
+        std::min(options.exclude_most, options.start_again * (int64_t{1} << doublings));
+    job.starts_again_at = context.now + span;
+    AppendNotice(
+        context, job,
+        absl::StrCat(SayFailed(job, worker), "; is started again in ", DurationText(span)));
+  }
   Exclusion& exclusion = job.excluded[worker.node_id];
+  if (exclusion.until > job.starts_again_at) return;  // for more than this
   exclusion.reason = Cause(worker);
-  exclusion.until = context.now + span;
-  NoteExcluded(context, job, worker, span);
+  exclusion.until = job.starts_again_at;
+  if (FindRoom(context, job, /*may_wait=*/false) == nullptr) exclusion.until = context.now;
 }
 
 // One failed worker. Returns whether the job goes on.
@@ -243,8 +247,8 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
     return false;
   }
   // What fails together is one failure; a replacement that fails is another.
-  const bool together = member || slot.lives == job.lives + 1 ||
-                        (later && IsExcluded(job, worker.node_id, context.now));
+  const bool together =
+      member || slot.lives == job.lives + 1 || (later && context.now < job.starts_again_at);
   OpenFault* fault = together ? Unfollowed(job) : nullptr;
   if (fault == nullptr) {
     if (!node_lost && !SpendRestart(job)) {

@@ -377,6 +377,7 @@ void TakeOut(State& state, absl::Duration gap, absl::Time now) {
     Job& job = state.jobs.at(id);
     job.forgiven = std::max(job.forgiven, job.started);
     shift(job.forgiven);
+    shift(job.starts_again_at);
     if (job.suspected != absl::InfiniteFuture()) shift(job.suspected);
     if (job.generation.aborted) shift(job.generation.aborted_at);
     shift(job.cuts_since);
@@ -390,8 +391,8 @@ void TakeOut(State& state, absl::Duration gap, absl::Time now) {
       if (slot.vacant()) continue;
       Worker& worker = *slot.worker;
       for (absl::Time* const time :
-           {&worker.since, &worker.connected_since, &worker.back_since, &worker.last_heard,
-            &worker.progress_moved, &worker.step_seen}) {
+           {&worker.since, &worker.starts_at, &worker.connected_since, &worker.back_since,
+            &worker.last_heard, &worker.progress_moved, &worker.step_seen}) {
         shift(*time);
       }
     }

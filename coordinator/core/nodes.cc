@@ -45,14 +45,20 @@ void ForEachFormer(const State& state, const Node& node, const Job* but, Visit v
   }
 }
 
+// Returns whether the job goes on and its place is on the node, with a worker or without one (its
+// next one comes here, too), or the worker of the place still is.
+bool GoesOnHere(const Job& job, const Node& node, int place) {
+  if (job.final() || static_cast<size_t>(place) >= job.slots.size()) return false;
+  const Slot& slot = job.slots[static_cast<size_t>(place)];
+  return slot.node_id == node.id || (slot.worker && IsHere(node, *slot.worker));
+}
+
 // Returns whether the worker of the place, or one that it had before, is still there.
 bool IsStillHere(const State& state, const Node& node, const std::string& id, int place) {
   const auto found = state.jobs.find(id);
   if (found == state.jobs.end()) return false;
   const Job& job = found->second;
-  const bool own = static_cast<size_t>(place) < job.slots.size() &&
-                   job.slots[static_cast<size_t>(place)].node_id == node.id;
-  if (own && !job.final()) return true;  // its next worker comes here, too
+  if (GoesOnHere(job, node, place)) return true;
   const Worker* worker = WorkerAt(job, place);
   if (worker != nullptr && IsHere(node, *worker)) return true;
   return std::any_of(job.former.begin(), job.former.end(), [&](const Worker& former) {
@@ -123,12 +129,10 @@ int UsedSlots(const State& state, const Node& node) {
   return used;
 }
 
-bool HasLiveWork(const State& state, const Node& node) {
+bool HasWork(const State& state, const Node& node) {
   return std::any_of(node.places.begin(), node.places.end(), [&](const auto& at) {
     const auto job = state.jobs.find(at.first);
-    if (job == state.jobs.end() || job->second.final()) return false;
-    const Worker* const worker = WorkerAt(job->second, at.second);
-    return worker != nullptr && IsHere(node, *worker);
+    return job != state.jobs.end() && GoesOnHere(job->second, node, at.second);
   });
 }
 

@@ -44,8 +44,9 @@ bool IsExcluded(const Job& job, const std::string& node_id, absl::Time now);
 
 // Slots of `node` that hold a worker which has not ended.
 int UsedSlots(const State& state, const Node& node);
-// Returns whether one of them is of a job that has not ended.
-bool HasLiveWork(const State& state, const Node& node);
+// Returns whether a job that has not ended has a place there, with a process or without: its next
+// worker would come there. A process that was replaced is no work.
+bool HasWork(const State& state, const Node& node);
 // Returns whether any worker's process is left there, also of those that were replaced.
 bool HasProcesses(const State& state, const Node& node);
 

@@ -38,8 +38,8 @@ struct Options {
   // each time, up to the second.
   absl::Duration exclude_for = absl::Seconds(30);
   absl::Duration exclude_most = absl::Minutes(10);
-  // The same where a second start in a row was hindered by what may pass and nobody else has the
-  // job's state, twice as long each time.
+  // How long a job whose starts were hindered twice in a row by what may pass waits before the
+  // next, where nobody else has its state: twice as long each time, up to the same.
   absl::Duration start_again = absl::Seconds(1);
   // How long the accounts of all workers are waited for after a first failure.
   absl::Duration settle = absl::Seconds(1);

@@ -9,6 +9,7 @@
 
 #include "coordinator/core/accounting.h"
 #include "coordinator/core/journal.h"
+#include "coordinator/core/nodes.h"
 #include "coordinator/core/sessions.h"
 
 namespace lockstep::coordinator {
@@ -43,15 +44,6 @@ void ForgetJobs(Context& context) {
   }
 }
 
-bool HasWork(const State& state, const std::string& node_id) {
-  return std::any_of(state.jobs.begin(), state.jobs.end(), [&](const auto& entry) {
-    const Job& job = entry.second;
-    return !job.final() && std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-      return slot.node_id == node_id || (slot.worker && slot.worker->node_id == node_id);
-    });
-  });
-}
-
 // Nobody waits for the end of lives on nodes that are forgotten. If one is still there, its agent
 // is told to end it when it is back.
 void EndLivesOn(Context& context, const std::set<std::string>& nodes) {
@@ -81,7 +73,7 @@ void ForgetNodes(Context& context) {
   for (const auto& [id, node] : state.nodes) {
     if (node.session != 0 || context.now < node.last_contact + state.options.keep_node) continue;
     if (node.drain) continue;  // it may come back from its repair
-    if (!HasWork(state, id)) gone.insert(id);
+    if (!HasWork(state, node)) gone.insert(id);
   }
   if (gone.empty()) return;
   EndLivesOn(context, gone);

@@ -55,7 +55,8 @@ void PutOn(Context& context, const Job& job, Slot& slot, Node& node) {
   worker.node_id = node.id;
   worker.local_rank = slot.local_rank;
   worker.host = node.host;
-  worker.since = context.now;
+  worker.starts_at = job.starts_again_at;
+  worker.since = std::max(context.now, worker.starts_at);
   NotePlace(context.state, node, job.id, worker.slot);
   context.wish_nodes.push_back(node.id);
 }

@@ -88,7 +88,7 @@ struct alignas(64) Worker {
   // session and the job's generation say so (context.h).
   enum class Phase {
     kUnplaced,  // it waits for a node with room
-    kPlaced,    // its agent is to start it
+    kPlaced,    // its agent is to start it, from `starts_at` on
     kStarted,   // its process runs
     kLeaving,   // its place was given up: it leaves, which is no failure
     kDied,      // its process is dead; how it ended is not said yet
@@ -134,6 +134,8 @@ struct alignas(64) Worker {
   absl::Time connected_since = absl::InfinitePast();
   // Since when it is there, or since when it shall leave.
   absl::Time since = absl::InfinitePast();
+  // Its agent is not told of it before (Job::starts_again_at).
+  absl::Time starts_at = absl::InfinitePast();
   std::string node_id;
 
   // The commands that this connection was sent.
@@ -397,6 +399,9 @@ struct Job {
   // While it waits: when an elastic job starts with fewer workers than it wants.
   absl::Time starts_at = absl::InfiniteFuture();
   absl::Time look_for_node_at = absl::InfinitePast();
+  // Until then no new life is started: what hinders starts may pass (healing.cc). InfinitePast:
+  // there is no such pause.
+  absl::Time starts_again_at = absl::InfinitePast();
   // The time before does not count against its start.
   absl::Time forgiven = absl::InfinitePast();
 
