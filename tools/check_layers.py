@@ -105,7 +105,8 @@ WALL_CLOCK = re.compile(
     r"\babsl::(?:Now|GetCurrentTimeNanos)\(|\bCLOCK_REALTIME\b|\bsystem_clock\b|\bgettimeofday\(|"
     r"(?:\bstd|\s|\()::time\(|\b(?:Await|Wait|LockWhen|ReaderLockWhen|WriterLockWhen)With(?:Timeout|Deadline)\(|"
     r"\bWaitForNotificationWith(?:Timeout|Deadline)\(")
-# The folders that it is looked for in, and the files that may: they stamp what people read.
+# The folders that it is looked for in, and the files that may: they stamp what people read, and
+# judge what ends at a date.
 CLOCKED = ("common", "collectives", "engine", "data", "checkpoint", "job", "coordinator", "launcher",
            "worker")
 WALL_CLOCK_FILES = {
@@ -120,6 +121,7 @@ WALL_CLOCK_FILES = {
     "coordinator/client/renewal.cc": "gRPC's deadline of a single call",
     "coordinator/store/etcd/client.cc": "gRPC's deadline of a single call",
     "coordinator/service/standby_server.cc": "gRPC's deadline of the shutdown",
+    "coordinator/service/wall_clock.cc": "the date at which a token ends",
     "launcher/agent/agent.cc": "when a process died",
     "launcher/agent/host.cc": "random bits where the kernel gives none",
     "launcher/spawner/spawner_process.cc": "when a process began and ended",

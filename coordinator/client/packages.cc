@@ -21,7 +21,8 @@
 namespace lockstep::coordinator {
 namespace {
 
-constexpr size_t kPiece = size_t{1} << 20;
+// Small, as the coordinator wants each in time: over a thin line, too.
+constexpr size_t kPiece = size_t{64} << 10;
 
 class GrpcPackagesClient : public PackagesClient {
  public:

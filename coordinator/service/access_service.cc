@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/clock.h"
 #include "common/random_hex.h"
 #include "common/status.h"
 #include "coordinator/client/grpc_status.h"
@@ -18,6 +17,7 @@
 #include "coordinator/core/access.h"
 #include "coordinator/core/context.h"
 #include "coordinator/core/tokens.h"
+#include "coordinator/service/wall_clock.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -45,7 +45,7 @@ grpc::ServerUnaryReactor* AccessService::CreateToken(grpc::CallbackServerContext
     return reactor;
   }
   const std::string secret = RandomHex(kSecretBytes);
-  const absl::Time now = Clock::Real()->Now();
+  const absl::Time now = WallClock()->Now();
   const absl::Time ends =
       request->has_valid_for() ? now + FromProto(request->valid_for()) : absl::InfiniteFuture();
   const absl::StatusOr<std::string> token =
@@ -137,7 +137,7 @@ absl::StatusOr<std::string> AccessService::Renew(const grpc::CallbackServerConte
   const auto shown = context.client_metadata().find(kTokenKey);
   if (shown == context.client_metadata().end() || !issuer_->IssuesCertificates()) return "";
   const absl::string_view secret(shown->second.data(), shown->second.size());
-  const absl::Time now = Clock::Real()->Now();
+  const absl::Time now = WallClock()->Now();
   const std::string certificate = Property(context, GRPC_X509_PEM_CERT_PROPERTY_NAME);
   // A worker passes the handshake as a part of its node.
   const std::string name = who.role() == ROLE_WORKER ? Property(context, GRPC_X509_CN_PROPERTY_NAME)

@@ -12,20 +12,14 @@
 namespace lockstep::coordinator {
 namespace {
 
-// At a time: each takes two of the eight threads that gRPC may have.
-constexpr size_t kMostTransfers = 2;
 constexpr size_t kMostPiece = size_t{1} << 20;
 constexpr size_t kTicketBytes = 32;
 
 }  // namespace
 
-absl::StatusOr<std::string> Transfers::Begin(std::shared_ptr<Handoff> handoff) {
-  const std::string ticket = RandomHex(kTicketBytes);
+std::string Transfers::Begin(std::shared_ptr<Handoff> handoff) {
+  std::string ticket = RandomHex(kTicketBytes);
   absl::MutexLock lock(&mu_);
-  if (transfers_.size() >= kMostTransfers) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the coordinator carries files for ", kMostTransfers, " others now; try again in a while"));
-  }
   transfers_[ticket] = std::move(handoff);
   return ticket;
 }
@@ -55,15 +49,20 @@ grpc::Status FileExchange::Fetch(grpc::ServerContext* context, const FetchReques
                                  grpc::ServerWriter<FilePiece>* writer) {
   const absl::StatusOr<Requester> who = gate_->Admit("Files/Fetch", *context);
   if (!who.ok()) return ToGrpc(who.status());
+  const std::unique_ptr<Places::Place> place = transfers_->Enter();
+  if (place == nullptr) {
+    return ToGrpc(absl::ResourceExhaustedError(absl::StrCat("the coordinator carries files for ",
+                                                            Transfers::kMost,
+                                                            " others now; try again in a while")));
+  }
   const auto handoff = std::make_shared<Handoff>();
-  const absl::StatusOr<std::string> ticket = transfers_->Begin(handoff);
-  if (!ticket.ok()) return ToGrpc(ticket.status());
+  const std::string ticket = transfers_->Begin(handoff);
   const absl::Cleanup end = [&] {
     handoff->Abandon();
-    transfers_->End(*ticket);
+    transfers_->End(ticket);
   };
   SendFiles wanted;
-  wanted.set_ticket(*ticket);
+  wanted.set_ticket(ticket);
   wanted.set_logs(request->logs());
   wanted.set_model(request->model());
   wanted.set_all(request->all());
@@ -85,6 +84,7 @@ grpc::Status FileExchange::Fetch(grpc::ServerContext* context, const FetchReques
     const auto write = [&] { return writer->Write(*piece); };
     if (!InTime(context, transfers_->patience(), write)) return grpc::Status::CANCELLED;
     if (piece->end()) return grpc::Status::OK;
+    if (const absl::Status may = place->status(); !may.ok()) return ToGrpc(may);
   }
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The service Files (proto/files.proto): joins a user's stream with the one that a node's agent
 // opens for it. A transfer holds two of gRPC's threads and one piece; a few at a time are let in,
-// so that what the coordinator is there for does not wait, and each piece has to go on in time, so
-// that who stands still keeps nobody out. Thread-safety: thread-safe.
+// so that what the coordinator is there for does not wait (places.h), and each piece has to go on
+// in time, so that who stands still keeps nobody out. Thread-safety: thread-safe.
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_FILE_EXCHANGE_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_FILE_EXCHANGE_H_
 
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@
 #include "coordinator/service/gate.h"
 #include "coordinator/service/handoff.h"
 #include "coordinator/service/hub.h"
+#include "coordinator/service/places.h"
 #include "proto/files.grpc.pb.h"
 
 namespace lockstep::coordinator {
@@ -23,17 +25,25 @@ namespace lockstep::coordinator {
 class Transfers {
  public:
   // `patience`: how long an agent may take to open its stream, and both sides for each piece.
-  explicit Transfers(absl::Duration patience) : patience_(patience) {}
+  // `share` and `clock` as in Places.
+  Transfers(absl::Duration patience, absl::Duration share, Clock* clock)
+      : patience_(patience), places_(kMost, share, clock) {}
   absl::Duration patience() const { return patience_; }
 
-  // A transfer under a new ticket. Errors: ResourceExhausted.
-  absl::StatusOr<std::string> Begin(std::shared_ptr<Handoff> handoff);
+  // Null: so many are under way that the coordinator carries no more.
+  std::unique_ptr<Places::Place> Enter() { return places_.Take(); }
+  // A transfer under a new ticket, which is returned.
+  std::string Begin(std::shared_ptr<Handoff> handoff);
   void End(const std::string& ticket);
   // The transfer of a ticket, which nobody else gets any more; null: there is none.
   std::shared_ptr<Handoff> Redeem(const std::string& ticket);
 
+  // At a time: each takes two of the eight threads that gRPC may have.
+  static constexpr size_t kMost = 2;
+
  private:
   const absl::Duration patience_;
+  Places places_;
   absl::Mutex mu_;
   // Null: its ticket was shown.
   std::map<std::string, std::shared_ptr<Handoff>> transfers_ ABSL_GUARDED_BY(mu_);

@@ -57,8 +57,10 @@ std::vector<JobEvent> WhereItStands(const State& state, const Job& job, const Jo
 }  // namespace
 
 Hub::Hub(Clock* clock, Store* store, Beginning beginning,
-         std::function<void(const absl::Status&)> on_broken, std::function<void(int64_t)> on_later)
+         std::function<void(const absl::Status&)> on_broken, std::function<void(int64_t)> on_later,
+         Clock* wall)
     : clock_(clock),
+      wall_(wall == nullptr ? clock : wall),
       store_(store),
       on_broken_(std::move(on_broken)),
       on_later_(std::move(on_later)),
@@ -355,7 +357,7 @@ std::optional<Requester> Hub::WhoShows(absl::string_view token) {
     who.set_role(ROLE_WORKER);
     return who;
   }
-  const TokenInfo* const info = FindToken(outbox_.state(), token, clock_->Now());
+  const TokenInfo* const info = FindToken(outbox_.state(), token, wall_->Now());
   if (info == nullptr) return std::nullopt;
   who.set_user(info->user());
   who.set_role(info->role());
@@ -373,7 +375,7 @@ std::optional<absl::Time> Hub::EndOfToken(absl::string_view name) {
   const TokenInfo& info = state.tokens.at(found->second).info();
   if (!info.has_expires()) return absl::InfiniteFuture();
   const absl::Time ends = FromProto(info.expires());
-  return ends > clock_->Now() ? std::make_optional(ends) : std::nullopt;
+  return ends > wall_->Now() ? std::make_optional(ends) : std::nullopt;
 }
 
 ListTokensResponse Hub::Tokens(const Requester& who) {

@@ -39,10 +39,12 @@ class Hub {
   // coordinator by their higher sequence numbers. `on_broken` is called, once and without the lock,
   // when the journal has failed for good, with the reason: nothing is said any more, and the
   // process is to end. `on_later` is called when an agent has obeyed a later coordinator of the
-  // same cluster, with its epoch. `clock` and `store` outlive the hub.
+  // same cluster, with its epoch. `wall` has the time of day, at which tokens end, as `clock`
+  // stands still with a machine that is suspended; null: `clock` has. Clocks and `store` outlive
+  // the hub.
   Hub(Clock* clock, Store* store, Beginning beginning,
       std::function<void(const absl::Status&)> on_broken = nullptr,
-      std::function<void(int64_t epoch)> on_later = nullptr);
+      std::function<void(int64_t epoch)> on_later = nullptr, Clock* wall = nullptr);
   ~Hub();  // writes what is not written yet; stops the threads
 
   // What an event's sender is told.
@@ -139,6 +141,7 @@ class Hub {
   void RunJournal();
 
   Clock* const clock_;
+  Clock* const wall_;
   Store* const store_;
   const std::function<void(const absl::Status&)> on_broken_;
   const std::function<void(int64_t)> on_later_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/service/package_service.h"
 
+#include <memory>
 #include <string>
 
 #include "coordinator/client/grpc_status.h"
@@ -9,35 +10,15 @@
 namespace lockstep::coordinator {
 namespace {
 
-constexpr int kMostAtOnce = 2;
-constexpr size_t kPiece = size_t{1} << 20;
+// Small, as each has to be taken in time: over a thin line, too.
+constexpr size_t kPiece = size_t{64} << 10;
+
+grpc::Status NoPlace() {
+  return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                      "the coordinator carries other jobs' workdirs now; try again in a while");
+}
 
 }  // namespace
-
-class PackageService::Place {
- public:
-  explicit Place(Busy* busy) : busy_(busy) {
-    absl::MutexLock lock(&busy_->mu);
-    taken_ = busy_->calls < kMostAtOnce;
-    if (taken_) ++busy_->calls;
-  }
-  ~Place() {
-    absl::MutexLock lock(&busy_->mu);
-    if (taken_) --busy_->calls;
-  }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
-
-  grpc::Status status() const {
-    if (taken_) return grpc::Status::OK;
-    return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
-                        "the coordinator carries other jobs' workdirs now; try again in a while");
-  }
-
- private:
-  Busy* const busy_;
-  bool taken_ = false;
-};
 
 grpc::Status PackageService::HasPackage(grpc::ServerContext* context,
                                         const HasPackageRequest* request,
@@ -53,8 +34,8 @@ grpc::Status PackageService::PutPackage(grpc::ServerContext* context,
                                         PutPackageResponse*) {
   const absl::StatusOr<Requester> who = gate_->Admit("Packages/PutPackage", *context);
   if (!who.ok()) return ToGrpc(who.status());
-  const Place place(busy_);
-  if (!place.status().ok()) return place.status();
+  const std::unique_ptr<Places::Place> place = busy_->places.Take();
+  if (place == nullptr) return NoPlace();
   std::string id, bytes;
   PackagePiece piece;
   const auto read = [&] { return reader->Read(&piece); };
@@ -64,6 +45,7 @@ grpc::Status PackageService::PutPackage(grpc::ServerContext* context,
       return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "a package has too many bytes");
     }
     bytes += piece.data();
+    if (const absl::Status may = place->status(); !may.ok()) return ToGrpc(may);
   }
   if (context->IsCancelled()) return grpc::Status::CANCELLED;
   return ToGrpc(store_->Put(id, bytes));
@@ -74,8 +56,8 @@ grpc::Status PackageService::GetPackage(grpc::ServerContext* context,
                                         grpc::ServerWriter<PackagePiece>* writer) {
   const absl::StatusOr<Requester> who = gate_->Admit("Packages/GetPackage", *context);
   if (!who.ok()) return ToGrpc(who.status());
-  const Place place(busy_);
-  if (!place.status().ok()) return place.status();
+  const std::unique_ptr<Places::Place> place = busy_->places.Take();
+  if (place == nullptr) return NoPlace();
   const absl::StatusOr<std::string> bytes = store_->Get(request->id());
   if (!bytes.ok()) return ToGrpc(bytes.status());
   PackagePiece piece;
@@ -83,6 +65,7 @@ grpc::Status PackageService::GetPackage(grpc::ServerContext* context,
     piece.set_data(bytes->substr(at, kPiece));
     const auto write = [&] { return writer->Write(piece); };
     if (!InTime(context, busy_->patience, write)) return grpc::Status::CANCELLED;
+    if (const absl::Status may = place->status(); !may.ok()) return ToGrpc(may);
   }
   return grpc::Status::OK;
 }

@@ -4,10 +4,10 @@
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_PACKAGE_SERVICE_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_PACKAGE_SERVICE_H_
 
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "coordinator/client/package_store.h"
 #include "coordinator/service/gate.h"
+#include "coordinator/service/places.h"
 #include "proto/package.grpc.pb.h"
 
 namespace lockstep::coordinator {
@@ -17,11 +17,12 @@ class PackageService : public Packages::Service {
  public:
   // Calls that carry packages, of all services that share a store.
   struct Busy {
-    explicit Busy(absl::Duration with_each_piece) : patience(with_each_piece) {}
+    // `share` and `clock` as in Places.
+    Busy(absl::Duration with_each_piece, absl::Duration share, Clock* clock)
+        : patience(with_each_piece), places(kMostAtOnce, share, clock) {}
+    static constexpr size_t kMostAtOnce = 2;
     const absl::Duration patience;
-    absl::Mutex mu;
-    // Those under way.
-    int calls ABSL_GUARDED_BY(mu) = 0;
+    Places places;
   };
   // All of them outlive this.
   PackageService(PackageStore* store, Busy* busy, const Gate* gate)
@@ -35,9 +36,6 @@ class PackageService : public Packages::Service {
                           grpc::ServerWriter<PackagePiece>* writer) override;
 
  private:
-  // A place among those that are let in, until it is destroyed.
-  class Place;
-
   PackageStore* const store_;
   Busy* const busy_;
   const Gate* const gate_;

@@ -24,6 +24,7 @@
 #include "coordinator/service/door.h"
 #include "coordinator/service/front.h"
 #include "coordinator/service/listener.h"
+#include "coordinator/service/wall_clock.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -73,12 +74,12 @@ std::string NameOf(uid_t uid) {
 class GrpcServer : public Server {
  public:
   GrpcServer(const ServerOptions& options, Clock* clock, Store* store, Beginning beginning)
-      : hub_(clock, store, std::move(beginning), options.on_broken, options.on_later),
+      : hub_(clock, store, std::move(beginning), options.on_broken, options.on_later, WallClock()),
         door_(Secrets(options), ConnectionLimits(), options.local_users, clock),
         audit_(options.audit, clock),
         packages_(PackageSettings(options)),
-        transfers_(options.piece_patience),
-        busy_(options.piece_patience),
+        transfers_(options.piece_patience, options.transfer_share, clock),
+        busy_(options.piece_patience, options.transfer_share, clock),
         is_tcp_(IsTcpAddress(options.listen)),
         needs_token_(is_tcp_ || !options.token.empty()),
         issuer_(options.issuer),

@@ -45,9 +45,12 @@ struct ServerOptions {
   std::string audit;
   // Where workdirs of jobs are kept; empty: in memory, and fewer of them.
   std::string packages;
-  // How long who sends or takes a file or a package may take for each piece of it, of a MiB at
-  // most.
+  // How long who sends or takes a file or a package may take for each piece of it: of 64 KiB, by
+  // which 2.2 kB/s are enough, and of a MiB at most from who is older.
   absl::Duration piece_patience = absl::Seconds(30);
+  // For how long each of them has its place, though others ask for it (Places): longer than all
+  // that an agent sends takes at its full rate.
+  absl::Duration transfer_share = absl::Minutes(20);
   Options limits;
   // Bound already to `listen`, and outlives the server; null: the server binds one of its own.
   Listener* listener = nullptr;

@@ -22,7 +22,8 @@ namespace lockstep::launcher {
 // More files, or more bytes, than these are refused: they are no run's.
 inline constexpr size_t kMostRunFiles = 10'000;
 inline constexpr int64_t kMostRunBytes = int64_t{64} << 30;
-inline constexpr size_t kPieceBytes = size_t{256} << 10;
+// Small, as the coordinator wants each in time: over a thin line, too.
+inline constexpr size_t kPieceBytes = size_t{64} << 10;
 
 // The run's folder, which is there, opened: `run_dir` and `runs_dir` are the agent's user's own
 // wishes, as ChosenRunFolder takes them. Errors: InvalidArgument where the coordinator names no

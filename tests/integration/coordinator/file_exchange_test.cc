@@ -24,9 +24,11 @@ constexpr char kToken[] = "a-token";
 
 class FileExchangeTest : public ::testing::Test {
  protected:
-  explicit FileExchangeTest(absl::Duration patience = ServerOptions().piece_patience) {
+  explicit FileExchangeTest(absl::Duration patience = ServerOptions().piece_patience,
+                            absl::Duration share = ServerOptions().transfer_share) {
     ServerOptions options;
     options.piece_patience = patience;
+    options.transfer_share = share;
     options.listen = "unix-abstract:lockstep-files-" + RandomHex(8);
     options.token = kToken;
     server_ = *Server::Start(options, Clock::Real(), store_.get());
@@ -180,6 +182,37 @@ TEST_F(FileExchangeTest, WhoStopsFetchingStopsTheAgent) {
   while (stream->Write(piece)) {
   }
   EXPECT_FALSE(stream->Finish().ok());
+}
+
+// Whose transfers have had their share of time at once.
+class NoShareTest : public FileExchangeTest {
+ protected:
+  NoShareTest() : FileExchangeTest(ServerOptions().piece_patience, absl::ZeroDuration()) {}
+};
+
+TEST_F(NoShareTest, WhoHasHadItsShareGivesWayWhenAnotherAsks) {
+  Fetch();
+  const std::string ticket = Asked().ticket();
+  const auto others = FilesClient::Create(Me());
+  FetchRequest request;
+  request.set_job_id(job_);
+  request.set_node_id("n1");
+  const auto take = [](const FilePiece&) { return absl::OkStatus(); };
+  std::thread second([&] { EXPECT_TRUE(others->Fetch(request, take).ok()); });
+  const std::string other_ticket = Asked().ticket();
+  const absl::Status third = FilesClient::Create(Me())->Fetch(request, take);
+  EXPECT_EQ(third.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(third.message()), HasSubstr("carries files for 2 others"));
+  const auto stream = FileStream::Open(Me());
+  EXPECT_TRUE(stream->Write(Piece(ticket, "logs/0.log")));
+  EXPECT_EQ(Fetched().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(fetched_.message()), HasSubstr("others wait"));
+  const auto other_stream = FileStream::Open(Me());
+  FilePiece end = End();
+  end.set_ticket(other_ticket);
+  EXPECT_TRUE(other_stream->Write(end));
+  EXPECT_TRUE(other_stream->Finish().ok());
+  second.join();
 }
 
 // With a patience that a test has, too.

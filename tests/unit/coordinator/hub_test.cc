@@ -9,9 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "common/clock.h"
+#include "coordinator/core/context.h"
+#include "coordinator/core/tokens.h"
 #include "coordinator/store/store.h"
 
 namespace lockstep::coordinator {
@@ -297,6 +300,28 @@ TEST(HubTest, NamesTheWorkdirsOfJobsThatHaveNotEnded) {
   EXPECT_THAT(hub.Workdirs(), UnorderedElementsAre("/ends", "/waits"));
   ASSERT_TRUE(hub.Handle(CancelRequested{"ends", false, Requester()}).status.ok());
   EXPECT_THAT(hub.Workdirs(), UnorderedElementsAre("/waits"));
+}
+
+// The machine was suspended for two hours.
+TEST(HubTest, ATokenEndsByTheTimeOfDay) {
+  FakeClock clock, wall;
+  FullStore store;
+  Hub hub(&clock, &store, {}, nullptr, nullptr, &wall);
+  TokenCreated event;
+  event.record.set_sha256(TokenHash("secret"));
+  event.record.mutable_by()->set_role(ROLE_ADMIN);
+  TokenInfo& info = *event.record.mutable_info();
+  info.set_id("t1");
+  info.set_user("ann");
+  info.set_role(ROLE_SUBMIT);
+  *info.mutable_expires() = ToProto(wall.Now() + absl::Hours(1));
+  ASSERT_TRUE(hub.Handle(event).status.ok());
+  const std::string name = absl::BytesToHexString(TokenHash("secret"));
+  EXPECT_TRUE(hub.WhoShows("secret").has_value());
+  EXPECT_TRUE(hub.EndOfToken(name).has_value());
+  wall.Advance(absl::Hours(2));
+  EXPECT_FALSE(hub.WhoShows("secret").has_value());
+  EXPECT_FALSE(hub.EndOfToken(name).has_value());
 }
 
 TEST(HubTest, AForgottenJobIsNotThereForFollowersEither) {

@@ -32,7 +32,7 @@ class RunFilesTest : public ::testing::Test {
     Write("job.yaml", "name: x");
     Write("logs/0.log", "zero");
     Write("logs/1.log", "");
-    Write("model/model.safetensors", std::string(600'000, 'm'));
+    Write("model/model.safetensors", std::string(5 * kPieceBytes / 2, 'm'));
     Write("metrics.jsonl", "{}");
     Write(".hidden", "x");
     std::ofstream(folder_ + "/secret") << "secret";
