@@ -214,9 +214,11 @@ void StartLater(Context& context, Job& job, const Worker& worker) {
     const absl::Duration span =
         std::min(options.exclude_most, options.start_again * (int64_t{1} << doublings));
     job.starts_again_at = context.now + span;
-    AppendNotice(
-        context, job,
-        absl::StrCat(SayFailed(job, worker), "; is started again in ", DurationText(span)));
+    const std::string failed = SayFailed(job, worker);
+    AppendNotice(context, job, absl::StrCat(failed, "; is started again in ", DurationText(span)));
+    if (job.state == STARTING) {
+      SetState(context, job, STARTING, absl::StrCat(failed, "; is started again after a pause"));
+    }
   }
   Exclusion& exclusion = job.excluded[worker.node_id];
   if (exclusion.until > job.starts_again_at) return;  // for more than this
