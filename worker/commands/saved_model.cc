@@ -21,6 +21,7 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
+#include "worker/setup/compiled_job.h"
 #include "worker/setup/job_plan.h"
 #include "worker/setup/model_plan.h"
 
@@ -200,23 +201,8 @@ absl::Status SavedModel::LoadWeights(const std::string& file) {
 }
 
 absl::Status SavedModel::CheckFits(const data::Dataset& dataset) const {
-  const std::vector<FieldSpec>& takes = plan_->spec().input.fields;
-  const std::vector<FieldSpec>& has = dataset.fields();
-  bool fits = takes.size() == has.size();
-  for (size_t f = 0; fits && f < takes.size(); ++f) {
-    fits = takes[f].name == has[f].name && takes[f].type == has[f].type &&
-           takes[f].elements() == has[f].elements();
-  }
-  if (fits) return absl::OkStatus();
-  const auto list = [](const std::vector<FieldSpec>& fields) {
-    std::vector<std::string> texts;
-    for (const FieldSpec& field : fields) {
-      texts.push_back(absl::StrCat(field.name, "[", absl::StrJoin(field.shape, ","), "]"));
-    }
-    return absl::StrJoin(texts, ", ");
-  };
-  return absl::InvalidArgumentError(
-      absl::StrCat("the model takes samples of ", list(takes), ", but the data has ", list(has)));
+  return CheckSamplesFit(plan_->spec().input.fields, dataset.fields(), "the model takes",
+                         "the data has");
 }
 
 absl::Status SavedModel::ForEachBlock(const data::Dataset& dataset, const BlockReader::Run& run) {

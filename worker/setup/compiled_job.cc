@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/status.h"
 #include "worker/control/step_header.h"
 #include "worker/state/partial_sums.h"
@@ -16,7 +18,25 @@ constexpr size_t kPage = 4096;
 
 size_t RoundUp(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
+std::string LayoutText(const std::vector<FieldSpec>& fields) {
+  return absl::StrJoin(fields, ", ", [](std::string* out, const FieldSpec& field) {
+    absl::StrAppend(out, field.name, "[", absl::StrJoin(field.shape, ","), "]");
+  });
+}
+
 }  // namespace
+
+absl::Status CheckSamplesFit(const std::vector<FieldSpec>& takes, const std::vector<FieldSpec>& has,
+                             const std::string& taker, const std::string& giver) {
+  const bool fits =
+      std::equal(takes.begin(), takes.end(), has.begin(), has.end(),
+                 [](const FieldSpec& a, const FieldSpec& b) {
+                   return a.name == b.name && a.type == b.type && a.elements() == b.elements();
+                 });
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(taker, " samples of ", LayoutText(takes), ", but ",
+                                                 giver, " ", LayoutText(has)));
+}
 
 absl::StatusOr<JobData> OpenJobData(const JobSpec& job) {
   JobData data;
@@ -24,6 +44,8 @@ absl::StatusOr<JobData> OpenJobData(const JobSpec& job) {
   LS_ASSIGN_OR_RETURN(data.train, data::Open(source, data::Split::kTrain, AugmentOf(job.train())));
   if (job.train().eval().every() != "never") {
     LS_ASSIGN_OR_RETURN(data.test, data::Open(source, data::Split::kTest));
+    LS_RETURN_IF_ERROR(CheckSamplesFit(data.train->fields(), data.test->fields(),
+                                       "train.data: the training split has", "the test split has"));
   }
   return data;
 }

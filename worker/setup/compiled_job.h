@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/field.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 #include "engine/engine.h"
@@ -25,8 +27,14 @@ struct JobData {
   std::unique_ptr<data::Dataset> train;
   std::unique_ptr<data::Dataset> test;
 };
-// Errors: those of data::Open.
+// Errors: those of data::Open; InvalidArgument when the test split's samples are not laid out as
+// those of the training split.
 absl::StatusOr<JobData> OpenJobData(const JobSpec& job);
+
+// Whether samples of `has` can be read as samples of `takes`: the same fields with as many values.
+// Errors: InvalidArgument "`taker` samples of ..., but `giver` ...", with both layouts.
+absl::Status CheckSamplesFit(const std::vector<FieldSpec>& takes, const std::vector<FieldSpec>& has,
+                             const std::string& taker, const std::string& giver);
 
 // A job compiled for this worker, before it has memory.
 struct CompiledJob {

@@ -91,6 +91,33 @@ TEST(MemoryNeed, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
               HasSubstr("train.data.loader.prefetch"));
 }
 
+TEST(OpenJobData, SplitsOfOtherExtentsAreRefused) {
+  std::string folder = testing::TempDir() + "splits-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const auto write = [&](const std::string& name, const std::string& header, size_t values) {
+    std::ofstream(folder + "/" + name) << header << std::string(values, '\0');
+    return folder + "/" + name;
+  };
+  const std::string labels("\0\0\x08\x01\0\0\0\x04", 8);
+  const std::string three("\0\0\x08\x03\0\0\0\x04\0\0\0\x03\0\0\0\x03", 16);
+  const std::string two("\0\0\x08\x03\0\0\0\x04\0\0\0\x02\0\0\0\x02", 16);
+  JobSpec job = SmallJob();
+  Idx& data = *job.mutable_train()->mutable_data()->mutable_idx();
+  data.set_train_images(write("train", three, 36));
+  data.set_train_labels(write("labels", labels, 4));
+  data.set_test_labels(data.train_labels());
+  data.set_test_images(data.train_images());
+  data.set_std(1);
+  EXPECT_TRUE(OpenJobData(job).ok());
+  data.set_test_images(write("test", two, 16));
+  EXPECT_THAT(std::string(OpenJobData(job).status().message()),
+              HasSubstr("training split has samples of inputs[1,3,3], labels[], but the test split "
+                        "has inputs[1,2,2], labels[]"));
+  job.mutable_train()->mutable_eval()->set_every("never");
+  EXPECT_TRUE(OpenJobData(job).ok());
+  std::filesystem::remove_all(folder);
+}
+
 TEST(JobReport, CountsRanksFlopsAndBytes) {
   const Compiled job(SmallJob());
   const MachineSpeed machine{1e9, 1e9, 2};
