@@ -106,8 +106,9 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
   uint64_t length;
   LS_RETURN_IF_ERROR(file->file_->ReadAt(0, &length, kLengthBytes));
   if (length > kMaxHeaderBytes || length > size - kLengthBytes) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": a header of ", length, " bytes in a file of ", size));
+    return absl::DataLossError(absl::StrCat(path,
+                                            " is cut short or no safetensors file: a header of ",
+                                            length, " bytes in a file of ", size));
   }
   std::string text(length, '\0');
   LS_RETURN_IF_ERROR(file->file_->ReadAt(kLengthBytes, text.data(), length));

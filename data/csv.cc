@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/mapped_bytes.h"
+#include "common/printable.h"
 #include "common/status.h"
 #include "data/array_dataset.h"
 
@@ -18,6 +18,10 @@ namespace lockstep::data {
 namespace {
 
 constexpr size_t kMaxColumns = 1 << 24;
+// As many as a model can tell apart.
+constexpr int32_t kMaxClasses = 1 << 24;
+// Of a field that is shown in a message.
+constexpr size_t kMostShown = 40;
 
 // Returns whether all of `text` is a finite number.
 bool ParseNumber(std::string_view text, double* value) {
@@ -69,17 +73,15 @@ class Parser {
     }
     for (size_t column = 0; column < columns_; ++column) {
       double value = 0;
-      if (!ParseNumber(fields_[column], &value)) {
-        return absl::DataLossError(
-            absl::StrCat("line ", number, ", column ", column + 1, ": expected a number"));
-      }
+      const bool parsed = ParseNumber(fields_[column], &value);
       if (column != label_column_) {
+        if (!parsed) return Wrong(number, column, "expected a number");
         table_.values.push_back(static_cast<float>(value));
         continue;
       }
-      if (value < 0 || value != std::floor(value) || value >= std::numeric_limits<int32_t>::max()) {
-        return absl::DataLossError(absl::StrCat("line ", number, ", column ", column + 1,
-                                                ": a label must be a whole number from 0"));
+      if (!parsed || value < 0 || value != std::floor(value) || value >= kMaxClasses) {
+        return Wrong(number, column,
+                     absl::StrCat("a label must be a whole number from 0 to ", kMaxClasses - 1));
       }
       table_.labels.push_back(static_cast<int32_t>(value));
     }
@@ -97,8 +99,9 @@ class Parser {
   absl::Status First() {
     columns_ = fields_.size();
     if (columns_ < 2 || columns_ > kMaxColumns) {
-      return absl::DataLossError(
-          absl::StrCat("the first line has ", columns_, " columns; at least 2 are needed"));
+      return absl::DataLossError(absl::StrCat("the first line has ", columns_,
+                                              columns_ == 1 ? " column" : " columns",
+                                              "; at least 2 are needed, with commas between them"));
     }
     double ignored;
     const bool numbers = std::all_of(fields_.begin(), fields_.end(),
@@ -109,6 +112,12 @@ class Parser {
     }
     table_.features = static_cast<int64_t>(columns_) - 1;
     return FindLabel();
+  }
+
+  absl::Status Wrong(int64_t number, size_t column, const std::string& what) const {
+    return absl::DataLossError(absl::StrCat("line ", number, ", column ", column + 1, " is '",
+                                            Printable(fields_[column].substr(0, kMostShown)),
+                                            "': ", what));
   }
 
   absl::Status FindLabel() {

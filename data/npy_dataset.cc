@@ -24,8 +24,8 @@ absl::Status ReadLabels(const NpyArray& array, std::vector<int32_t>* labels) {
     std::memcpy(&value, array.values() + static_cast<size_t>(i) * sizeof(T), sizeof(T));
     if (static_cast<int64_t>(value) < 0 ||
         static_cast<int64_t>(value) > std::numeric_limits<int32_t>::max() - 1) {
-      return absl::DataLossError(
-          absl::StrCat("label ", static_cast<int64_t>(value), " of sample ", i));
+      return absl::DataLossError(absl::StrCat("label ", static_cast<int64_t>(value), " of sample ",
+                                              i, ": labels are whole numbers from 0"));
     }
     labels->push_back(static_cast<int32_t>(value));
   }

@@ -173,12 +173,16 @@ TEST(CsvTest, SaysWhatIsWrongWhere) {
     return std::string(ParseCsv(text, label, header).status().message());
   };
   EXPECT_THAT(error("1,2,0\n3,1\n"), HasSubstr("line 2 has 2 columns"));
-  EXPECT_THAT(error("1,2,0\n3,x,1\n"), HasSubstr("line 2, column 2: expected a number"));
+  EXPECT_THAT(error("1,2,0\n3,x,1\n"), HasSubstr("line 2, column 2 is 'x': expected a number"));
   EXPECT_THAT(error("1,2,0\n3,4,1.5\n"), HasSubstr("whole number"));
+  EXPECT_THAT(error("1,2,0\n3,4,\xE9t\x1b\n"),
+              HasSubstr("line 2, column 3 is '\\xe9t\\x1b': a label must be a whole number"));
+  EXPECT_THAT(error("1,2,0\n3,4,16777216\n"), HasSubstr("from 0 to 16777215"));
   EXPECT_THAT(error("1,nan,0\n", "-1", "no"), HasSubstr("line 1, column 2"));
   EXPECT_THAT(error("a,b\n"), HasSubstr("no sample"));
   EXPECT_THAT(error(""), HasSubstr("no sample"));
   EXPECT_THAT(error("1\n"), HasSubstr("at least 2"));
+  EXPECT_THAT(error("a;b\n1;2\n"), HasSubstr("1 column; at least 2 are needed, with commas"));
   EXPECT_THAT(error("a,b\n1,2\n", "c"), HasSubstr("no column 'c'"));
 }
 
