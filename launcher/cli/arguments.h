@@ -199,7 +199,7 @@ struct CompareArgs {
   JobArgs job;
   std::string a;
   std::string b;
-  double tolerance = 0;  // 0: the default
+  std::optional<double> tolerance = {};
   int step = 1;
   int shard = 0;
 };

@@ -288,10 +288,13 @@ absl::StatusOr<Command> ParseCompare(const Line& line) {
   if (args.a.empty() || args.b.empty()) {
     return Usage("'launcher compare' needs two variants, such as --a fused --b unfused");
   }
-  if (words.Has("tolerance") &&
-      (!absl::SimpleAtod(words.Last("tolerance"), &args.tolerance) || !(args.tolerance > 0))) {
-    return Usage(
-        absl::StrCat("--tolerance ", words.Last("tolerance"), ": expected a number above 0"));
+  if (words.Has("tolerance")) {
+    double tolerance = 0;
+    if (!absl::SimpleAtod(words.Last("tolerance"), &tolerance) || !(tolerance >= 0)) {
+      return Usage(
+          absl::StrCat("--tolerance ", words.Last("tolerance"), ": expected a number from 0 on"));
+    }
+    args.tolerance = tolerance;
   }
   if (words.Has("step")) {
     LS_ASSIGN_OR_RETURN(args.step, ParseCount("step", words.Last("step"), 1));

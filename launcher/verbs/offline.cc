@@ -187,7 +187,7 @@ int RunVerb(const CompareArgs& args) {
   if (!LoadJob(args.job, compare->mutable_spec())) return kExitBadJobFile;
   compare->set_a(args.a);
   compare->set_b(args.b);
-  compare->set_tolerance(args.tolerance);
+  if (args.tolerance.has_value()) compare->set_tolerance(*args.tolerance);
   compare->set_step(args.step);
   compare->set_shard(args.shard);
   return Finish(request, compare->spec().workdir());

@@ -41,7 +41,7 @@ std::vector<double> ValuesOf(const engine::TensorView& view) {
 
 struct Kept {
   int node = 0;
-  std::vector<float> values;  // fp64 sums lose digits here, far below any tolerance
+  std::vector<float> values;  // fp64 sums lose digits here, as what they are compared with does
 };
 
 // Keeps every value of a training program by its origin.
@@ -106,16 +106,16 @@ class Checker : public engine::NodeObserver {
     const double allowed = tolerance_ * found.largest;
     double worst = -1;
     for (size_t i = 0; i < b.size() && i < kept.values.size(); ++i) {
-      const double x = kept.values[i];
-      const bool both_same = x == b[i] || (std::isnan(x) && std::isnan(b[i]));
-      double distance = both_same ? 0 : std::fabs(x - b[i]);
+      const double x = kept.values[i], y = static_cast<float>(b[i]);
+      const bool both_same = x == y || (std::isnan(x) && std::isnan(y));
+      double distance = both_same ? 0 : std::fabs(x - y);
       if (!both_same && !std::isfinite(distance)) distance = HUGE_VAL;
       if (distance > allowed) ++found.over;
       if (distance <= worst) continue;
       worst = distance;
       found.element = static_cast<int64_t>(i);
       found.a = x;
-      found.b = b[i];
+      found.b = y;
     }
     if (found.largest > 0) result_.worst = std::max(result_.worst, worst / found.largest);
     if (found.over == 0 || result_.first.found) return;
@@ -290,7 +290,7 @@ absl::Status AnswerCompare(const CompareRequest& request, bool json, bool* diffe
   }
   LS_RETURN_IF_ERROR(data.train->ReadBatch({indices, step - 1, request.shard()}, fields));
   const std::vector<const void*> read_only(fields.begin(), fields.end());
-  const double tolerance = request.tolerance() > 0 ? request.tolerance() : kDefaultTolerance;
+  const double tolerance = request.has_tolerance() ? request.tolerance() : kDefaultTolerance;
   LS_ASSIGN_OR_RETURN(const Comparison result,
                       Compare(a, b, step, request.shard(), read_only, tolerance));
   *differs = result.first.found;

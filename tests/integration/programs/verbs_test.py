@@ -171,7 +171,7 @@ class Verbs(harness.ProgramTest):
 
     def test_compare_names_the_first_node_that_differs(self):
         job = self.write("job.yaml", harness.synthetic_job())
-        code, out, err = self.launch("compare", "--a=planned", "--b=unplanned", "-o", "json", job)
+        code, out, err = self.launch("compare", "--a=planned", "--b=unplanned", "--tolerance=0", "-o", "json", job)
         self.assertEqual(code, 0, err)
         self.assertEqual(json.loads(out)["worst"], 0)
         code, out, err = self.launch("compare", "--a=fused", "--b=unfused+portable", job)

@@ -235,7 +235,10 @@ TEST(Arguments, VerbsThatLookIntoAJob) {
       Parse<CompareArgs>({"compare", "--a=fused", "--b=portable", "--tolerance=1e-6", "--step=3",
                           "--shard=1", "j.yaml"});
   EXPECT_EQ(compare.b, "portable");
-  EXPECT_DOUBLE_EQ(compare.tolerance, 1e-6);
+  EXPECT_EQ(compare.tolerance, 1e-6);
+  EXPECT_EQ(Parse<CompareArgs>({"compare", "--a=fused", "--b=portable", "--tolerance=0", "j.yaml"})
+                .tolerance,
+            0);
   EXPECT_EQ(compare.step, 3);
   EXPECT_EQ(compare.shard, 1);
   const RunArgs run = Parse<RunArgs>(
@@ -394,7 +397,7 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"plan", "--device=cuda", "j.yaml"}, "such as cuda:h200"},
       {{"plan", "--device=cuda:0", "j.yaml"}, "such as cuda:h200"},
       {{"compare", "--a=fused", "j.yaml"}, "needs two variants"},
-      {{"compare", "--a=x", "--b=y", "--tolerance=-1", "j.yaml"}, "a number above 0"},
+      {{"compare", "--a=x", "--b=y", "--tolerance=-1", "j.yaml"}, "a number from 0 on"},
       {{"eval"}, "takes one model"},
       {{"eval", "m", "--set", "train.steps=1"}, "--data"},
       {{"eval", "--profile", "m"}, "takes no '--profile'"},
