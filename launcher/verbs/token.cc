@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The verb of an administrator of users: token.
+#include <sys/stat.h>
+
 #include <iostream>
 #include <string>
 #include <vector>
@@ -60,6 +62,13 @@ std::string TokensTable(const ListTokensResponse& response) {
 }
 
 int Create(const TokenArgs& args, const coordinator::ClientOptions& options) {
+  struct stat there;
+  if (!args.save_as.empty() && ::lstat(args.save_as.c_str(), &there) == 0) {
+    return Complain(absl::AlreadyExistsError(
+        absl::StrCat("'", args.save_as,
+                     "' is there: --save-as writes a new file, so that no token "
+                     "is lost; name another one or remove it")));
+  }
   CreateTokenRequest request;
   request.set_user(args.user);
   request.set_note(args.note);

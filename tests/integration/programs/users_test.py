@@ -45,6 +45,13 @@ class Users(harness.ProgramTest):
         bob, _ = self.token("bob", "submit", "--valid-for=1h")
         olga, _ = self.token("olga", "operate")
         node, node_id = self.token("node1", "join")
+        # A file that is there is left alone, and no token made for nobody.
+        with open(ann, encoding="utf-8") as file:
+            before = file.read()
+        self.assertIn("is there", self.verb(None, "token", "create", "--user=eve", "--role=submit",
+                                            f"--save-as={ann}", code=1))
+        with open(ann, encoding="utf-8") as file:
+            self.assertEqual(file.read(), before)
         who = json.loads(self.verb(ann, "token", "whoami"))
         self.assertEqual((who["user"], who["role"], who["token"]), ("ann", "submit", ann_id))
         listed = json.loads(self.verb(None, "token", "list", "-o", "json"))["tokens"]
