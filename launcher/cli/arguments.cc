@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/cli/arguments.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/printable.h"
 #include "common/status.h"
 #include "common/utf8.h"
@@ -50,6 +54,27 @@ CoordinatorArgs ParseCoordinator(const Words& words, const Environment& environm
     absl::StrAppend(&coordinator.flags, " --", flag, "=", words.Last(flag));
   }
   return coordinator;
+}
+
+// That each address of the list that `verb` is to look for a coordinator at can be one.
+absl::Status CheckAddress(const std::string& verb, const CoordinatorArgs& coordinator) {
+  const std::vector<Flag>& flags = AllFlags();
+  const bool asks = std::any_of(flags.begin(), flags.end(), [&](const Flag& flag) {
+    return flag.name == "coordinator" && TakesFlag(verb, flag);
+  });
+  if (!asks) return absl::OkStatus();
+  const std::vector<std::string> addresses =
+      absl::StrSplit(coordinator.address, ',', absl::SkipEmpty());
+  for (const std::string& address : addresses) {
+    absl::string_view socket = address;
+    const bool is_socket =
+        absl::ConsumePrefix(&socket, "unix:") || absl::ConsumePrefix(&socket, "unix-abstract:");
+    if (is_socket ? !socket.empty() : IsHostAndPort(address)) continue;
+    return Usage(absl::StrCat("the coordinator's address '", address,
+                              "' (--coordinator or LOCKSTEP_COORDINATOR): expected HOST:PORT, "
+                              "unix:/path or unix-abstract:name"));
+  }
+  return absl::OkStatus();
 }
 
 // Returns what follows is, or may be, a command's own.
@@ -129,6 +154,7 @@ absl::StatusOr<Command> ParseCommandLine(const std::vector<std::string>& argumen
   if (line.words.has_command && verb == "run") TakeVariables(environment, &line.words);
   LS_ASSIGN_OR_RETURN(line.common, ParseCommon(line.words));
   line.coordinator = ParseCoordinator(line.words, environment);
+  LS_RETURN_IF_ERROR(CheckAddress(verb, line.coordinator));
   return FindVerb(verb)->parse(line);
 }
 

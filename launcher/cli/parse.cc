@@ -45,6 +45,13 @@ absl::Status NoArgument(const Line& line) {
                             line.words.positional[0], "'"));
 }
 
+bool IsHostAndPort(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  int port = 0;
+  return colon != std::string::npos && colon > 0 && text.find('/') == std::string::npos &&
+         absl::SimpleAtoi(text.substr(colon + 1), &port) && port >= 1 && port <= 65535;
+}
+
 absl::StatusOr<std::string> OnePositional(const Line& line, const std::string& what) {
   LS_RETURN_IF_ERROR(NoCommand(line));
   const std::vector<std::string>& given = line.words.positional;

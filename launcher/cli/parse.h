@@ -31,6 +31,8 @@ bool IsIn(const std::vector<std::string>& names, const std::string& name);
 absl::StatusOr<int> ParseCount(const std::string& flag, const std::string& text, int least);
 absl::StatusOr<std::optional<int>> ParseOptionalCount(const Words& words, const std::string& flag,
                                                       int least);
+// Returns whether `text` is a host and a port of it.
+bool IsHostAndPort(const std::string& text);
 // That the line has no command after "--", and no other argument either.
 absl::Status NoCommand(const Line& line);
 absl::Status NoArgument(const Line& line);

@@ -91,10 +91,7 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
 }
 
 absl::StatusOr<std::string> ParseEndpoint(const std::string& endpoint) {
-  const size_t colon = endpoint.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(endpoint.substr(colon + 1), &port) || port < 1 || port > 65535) {
+  if (!IsHostAndPort(endpoint)) {
     return Usage(absl::StrCat("--rdzv-endpoint ", endpoint,
                               ": expected HOST:PORT, of the host with --node-rank=0"));
   }
