@@ -141,7 +141,7 @@ struct LogsArgs {
 struct CancelArgs {
   CommonArgs common;
   CoordinatorArgs coordinator;
-  std::string job;
+  std::vector<std::string> jobs;
   bool kill = false;  // at once, instead of a drain
 };
 struct FetchArgs {

@@ -151,8 +151,12 @@ absl::StatusOr<Command> ParseLogs(const Line& line) {
 }
 
 absl::StatusOr<Command> ParseCancel(const Line& line) {
-  LS_ASSIGN_OR_RETURN(std::string job, OnePositional(line, "job"));
-  return Command(CancelArgs{line.common, line.coordinator, std::move(job), line.words.Has("kill")});
+  LS_RETURN_IF_ERROR(NoCommand(line));
+  if (line.words.positional.empty()) {
+    return Usage("'launcher cancel' takes one job or several, none is given");
+  }
+  return Command(
+      CancelArgs{line.common, line.coordinator, line.words.positional, line.words.Has("kill")});
 }
 
 absl::StatusOr<Command> ParseFetch(const Line& line) {

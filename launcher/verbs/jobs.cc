@@ -145,19 +145,24 @@ absl::StatusOr<std::vector<SubmitJobRequest>> MakeRequests(const SubmitArgs& arg
 
 absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
 
+std::vector<std::string> IdsOf(const std::vector<SubmitJobResponse>& jobs) {
+  std::vector<std::string> ids;
+  for (const SubmitJobResponse& job : jobs) ids.push_back(job.job_id());
+  return ids;
+}
+
 // What ended a submission before its end, with the jobs that were accepted and how they are ended.
 absl::Status WithAccepted(const absl::Status& why, const SubmitArgs& args,
                           const std::vector<SubmitJobResponse>& jobs, size_t wanted) {
   if (jobs.empty()) return why;
-  std::vector<std::string> ids;
-  for (const SubmitJobResponse& job : jobs) ids.push_back(job.job_id());
+  const std::string ids = absl::StrJoin(IdsOf(jobs), " ");
   const std::string accepted =
       wanted == 1 ? "the job was accepted"
                   : absl::StrCat(jobs.size(), " of ", wanted, " jobs of the array were accepted");
   return absl::Status(
       why.code(),
-      absl::StrCat(why.message(), "; ", accepted, ": ", absl::StrJoin(ids, " "),
-                   "; to end one: launcher cancel", args.coordinator.flags, " ", ids[0]));
+      absl::StrCat(why.message(), "; ", accepted, "; to end ", jobs.size() == 1 ? "it" : "them",
+                   ": launcher cancel", args.coordinator.flags, " ", ids));
 }
 
 // In order; the elements of an array get the first one's id. Errors: as SubmitJob, and Cancelled
@@ -290,7 +295,8 @@ int RunVerb(const SubmitArgs& args) {
     const std::string& flags = args.coordinator.flags;
     std::cerr << "  follow it:  launcher logs" << flags << " -f " << id << "\n"
               << "  look at it: launcher describe" << flags << " " << id << "\n"
-              << "  end it:     launcher cancel" << flags << " " << id << std::endl;
+              << (jobs->size() == 1 ? "  end it:     " : "  end them:   ") << "launcher cancel"
+              << flags << " " << Printable(absl::StrJoin(IdsOf(*jobs), " ")) << std::endl;
   }
   for (const SubmitJobResponse& job : *jobs) PrintSubmitted(args, job);
   return args.wait ? AwaitAll(client.get(), *jobs) : kExitOk;
@@ -373,13 +379,22 @@ int RunVerb(const LogsArgs& args) {
 int RunVerb(const CancelArgs& args) {
   auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
-  CancelJobRequest request;
-  request.set_job_id(args.job);
-  request.set_kill(args.kill);
-  const auto response = (*client)->CancelJob(request, kReplyTimeout);
-  if (!response.ok()) return Complain(response.status());
-  std::cerr << (args.kill ? "killed " : "asked to stop: ") << Printable(args.job) << "\n";
-  return kExitOk;
+  int code = kExitOk;
+  for (const std::string& job : args.jobs) {
+    CancelJobRequest request;
+    request.set_job_id(job);
+    request.set_kill(args.kill);
+    const auto response = (*client)->CancelJob(request, kReplyTimeout);
+    if (response.ok()) {
+      std::cerr << (args.kill ? "killed " : "asked to stop: ") << Printable(job) << "\n";
+      continue;
+    }
+    const int failed = Complain(response.status());
+    if (code == kExitOk) code = failed;
+    // The others would only be waited for, too.
+    if (failed == kExitNoCoordinator) break;
+  }
+  return code;
 }
 
 int RunVerb(const ScaleArgs& args) {

@@ -70,8 +70,8 @@ class Submissions(Gates):
         self.coordinator.send_signal(signal.SIGCONT)
         code, out, err = self.finish(child)
         self.assertEqual(code, 130, out + err)
-        accepted = re.search(r"interrupted; (\d+) of 1000 jobs of the array were accepted: ([^;]*); to end one: "
-                             r"launcher cancel --coordinator=\S+ (\S+)", err)
+        accepted = re.search(r"interrupted; (\d+) of 1000 jobs of the array were accepted; to end (?:it|them): "
+                             r"launcher cancel --coordinator=\S+ (.*)", err)
         self.assertEqual(out, "")
         jobs = [job["job_id"] for job in json.loads(self.ask("list", "-o", "json"))["jobs"]]
         self.assertLess(len(jobs), 1000)
@@ -81,7 +81,20 @@ class Submissions(Gates):
         else:
             self.assertEqual(sorted(accepted[2].split()), sorted(jobs))
             self.assertEqual(int(accepted[1]), len(jobs))
-            self.assertEqual(accepted[3], accepted[2].split()[0])
+
+    def test_an_array_is_cancelled_as_submit_says(self):
+        path = self.write("many.yaml", "run: 'true'\n")
+        coordinator = f"--coordinator={self.address}"
+        code, out, err = self.launch("submit", coordinator, "--no-follow", "--array=0-2", path)
+        self.assertEqual(code, 0, err)
+        jobs = out.split()
+        told = re.search(rf"end them: +launcher cancel {coordinator} (.*)", err)
+        self.assertEqual(told and told[1].split(), jobs, err)
+        code, out, err = self.launch("cancel", coordinator, jobs[0], "nobody", *jobs[1:])
+        self.assertEqual(code, 1, "of the one that is not there")
+        self.assertIn("there is no job 'nobody'", err)
+        states = {job["state"] for job in json.loads(self.ask("list", "-o", "json"))["jobs"]}
+        self.assertEqual(states, {"CANCELLED"})
 
     def test_an_array_runs_one_at_once(self):
         self.join("one", 3)

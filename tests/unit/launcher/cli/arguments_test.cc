@@ -302,6 +302,17 @@ TEST(Arguments, OtherVerbs) {
   EXPECT_EQ(*logs.rank, 2);
   EXPECT_EQ(logs.job, "j-1");
   EXPECT_TRUE(Parse<CancelArgs>({"cancel", "--kill", "j"}, environment).kill);
+  EXPECT_THAT(Parse<CancelArgs>({"cancel", "j", "k"}, environment).jobs, ElementsAre("j", "k"));
+  for (const char* address : {"a:1,[::1]:2,10.0.0.1:3", "unix:socket", "unix-abstract:name"}) {
+    EXPECT_EQ(Parse<ListArgs>({"list", "--coordinator", address}).coordinator.address, address);
+  }
+  // What asks no coordinator does not care.
+  EXPECT_EQ(Parse<RunArgs>({"j.yaml"},
+                           [](const std::string& name) {
+                             return std::string(name == "LOCKSTEP_COORDINATOR" ? "nonsense" : "");
+                           })
+                .job.job_file,
+            "j.yaml");
   EXPECT_EQ(*Parse<JoinArgs>({"join", "--slots=3"}, environment).slots, 3);
   EXPECT_EQ(Parse<DescribeArgs>({"describe", "j"}, environment).job, "j");
   EXPECT_EQ(Parse<ValidateArgs>({"validate", "j.yaml"}).job.job_file, "j.yaml");
@@ -383,6 +394,12 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"drain"}, "takes one node"},
       {{"undrain", "--reason=x", "n"}, "takes no '--reason'"},
       {{"hold"}, "takes one job"},
+      {{"cancel"}, "one job or several"},
+      {{"list", "--coordinator=foo"}, "address 'foo'"},
+      {{"list", "--coordinator=a:1,b:x"}, "address 'b:x'"},
+      {{"list", "--coordinator=a:70000"}, "expected HOST:PORT, unix:/path"},
+      {{"join", "--coordinator=http://a:7070"}, "address 'http://a:7070'"},
+      {{"logs", "--coordinator=unix:", "j"}, "address 'unix:'"},
       {{"list", "--state=waiting"}, "--state waiting: expected pending"},
       {{"usage", "--since=yesterday"}, "expected a day (UTC)"},
       {{"join", "--label=gpu"}, "expected KEY=VALUE"},
