@@ -2,6 +2,7 @@
 // The verbs that need no coordinator and no job: saved models, and this machine.
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -46,6 +47,10 @@ absl::StatusOr<Command> ParsePredict(const Line& line) {
   PredictArgs args{
       line.common, "", {}, words.Last("inputs"), words.Last("out"), words.Has("probabilities")};
   LS_ASSIGN_OR_RETURN(args.model, OnePositional(line, "model"));
+  if (words.Has("out") && !absl::EndsWith(args.out, ".npy") &&
+      !absl::EndsWith(args.out, ".jsonl")) {
+    return Usage(absl::StrCat("--out ", args.out, ": the name must end in .npy or .jsonl"));
+  }
   LS_RETURN_IF_ERROR(ParseInference(line.words, &args.data, &args.threads, &args.device));
   return Command(std::move(args));
 }

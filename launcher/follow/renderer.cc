@@ -157,9 +157,11 @@ std::string Renderer::ProgressText(const Progress& progress) {
     default:
       break;
   }
-  absl::StrAppendFormat(&text, "epoch %.2f/%.4g  step %s/%s  loss %.4f", progress.epoch(),
+  absl::StrAppendFormat(&text, "epoch %.2f/%.4g  step %s/%s", progress.epoch(),
                         progress.total_epochs(), WithCommas(progress.step()),
-                        WithCommas(progress.total_steps()), progress.loss());
+                        WithCommas(progress.total_steps()));
+  // A worker that goes on from a checkpoint has no loss before its first step.
+  if (progress.train_seconds() > 0) absl::StrAppendFormat(&text, "  loss %.4f", progress.loss());
   if (progress.samples_per_second() > 0) {
     absl::StrAppend(&text, "  ", WithCommas(std::llround(progress.samples_per_second())),
                     " samples/s");

@@ -109,10 +109,6 @@ std::string Line(int64_t index, const std::vector<float>& probabilities, bool al
 
 absl::Status AnswerPredict(const PredictRequest& request) {
   const bool npy = absl::EndsWith(request.out(), ".npy");
-  if (!npy && !request.out().empty() && !absl::EndsWith(request.out(), ".jsonl")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--out ", request.out(), ": the name must end in .npy or .jsonl"));
-  }
   LS_ASSIGN_OR_RETURN(
       const std::unique_ptr<SavedModel> model,
       SavedModel::Open(request.model(), request.threads(), request.device(), /*block=*/0));

@@ -395,6 +395,7 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"undrain", "--reason=x", "n"}, "takes no '--reason'"},
       {{"hold"}, "takes one job"},
       {{"cancel"}, "one job or several"},
+      {{"predict", "m", "--out=p.txt"}, "must end in .npy or .jsonl"},
       {{"list", "--coordinator=foo"}, "address 'foo'"},
       {{"list", "--coordinator=a:1,b:x"}, "address 'b:x'"},
       {{"list", "--coordinator=a:70000"}, "expected HOST:PORT, unix:/path"},
