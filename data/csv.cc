@@ -75,8 +75,10 @@ class Parser {
       double value = 0;
       const bool parsed = ParseNumber(fields_[column], &value);
       if (column != label_column_) {
+        const auto narrow = static_cast<float>(value);
         if (!parsed) return Wrong(number, column, "expected a number");
-        table_.values.push_back(static_cast<float>(value));
+        if (!std::isfinite(narrow)) return Wrong(number, column, "too large for fp32");
+        table_.values.push_back(narrow);
         continue;
       }
       if (!parsed || value < 0 || value != std::floor(value) || value >= kMaxClasses) {

@@ -174,6 +174,7 @@ TEST(CsvTest, SaysWhatIsWrongWhere) {
   };
   EXPECT_THAT(error("1,2,0\n3,1\n"), HasSubstr("line 2 has 2 columns"));
   EXPECT_THAT(error("1,2,0\n3,x,1\n"), HasSubstr("line 2, column 2 is 'x': expected a number"));
+  EXPECT_THAT(error("1,2,0\n3,1e39,1\n"), HasSubstr("is '1e39': too large for fp32"));
   EXPECT_THAT(error("1,2,0\n3,4,1.5\n"), HasSubstr("whole number"));
   EXPECT_THAT(error("1,2,0\n3,4,\xE9t\x1b\n"),
               HasSubstr("line 2, column 3 is '\\xe9t\\x1b': a label must be a whole number"));
