@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/command.h"
 #include "coordinator/core/context.h"
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/questions.h"
@@ -30,6 +31,7 @@ absl::StatusOr<FindFilesResponse> FindFiles(const State& state, const std::strin
   response.set_run_dir(job.run_dir);
   response.set_submit_dir(job.request.submit_dir());
   response.set_model_path(job.result.model_path());
+  response.set_command(IsCommand(job));
   for (const Slot& slot : job.slots) {
     const std::string& node_id = slot.worker ? slot.worker->node_id : slot.node_id;
     if (node_id.empty()) continue;

@@ -90,8 +90,10 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
                                      [](const FileNode& node) { return node.has_model(); });
   const bool no_model = wish.model && !any_model;
   if (no_model && !wish.logs) {
-    return absl::NotFoundError(
-        absl::StrCat("job ", found.job_id(), " has not written a model yet"));
+    return absl::NotFoundError(absl::StrCat("job ", found.job_id(),
+                                            found.command()
+                                                ? " runs a command, which writes no model"
+                                                : " has not written a model yet"));
   }
   // While a job runs rank 0's node has its metrics.
   if (!any_model && wish.all) found.mutable_nodes(0)->set_has_model(true);
@@ -113,7 +115,8 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
     return fetched;
   }
   if (!is_the_runs) LS_RETURN_IF_ERROR(MakeFolder(fetched.folder));
-  if (no_model) fetched.missing.push_back("the job has not written a model yet");
+  if (no_model && !found.command())
+    fetched.missing.push_back("the job has not written a model yet");
   for (const FileNode& node : found.nodes()) {
     FetchRequest wanted = RequestOf(wish, found, node);
     if (lacks_model) {

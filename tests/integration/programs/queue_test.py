@@ -82,6 +82,17 @@ class Submissions(Gates):
             self.assertEqual(sorted(accepted[2].split()), sorted(jobs))
             self.assertEqual(int(accepted[1]), len(jobs))
 
+    def test_a_commands_logs_are_fetched_and_no_model_is_missed(self):
+        self.join("one", 1)
+        path = self.write("says.yaml", "run: echo what it says\n")
+        job = self.ask("submit", "--wait", path).strip()
+        self.ask("fetch", "--to", "got", job)
+        with open(os.path.join(self.dir, "got", "logs", "0.log"), encoding="utf-8") as file:
+            self.assertIn("what it says", file.read())
+        code, out, err = self.launch("fetch", f"--coordinator={self.address}", "--model", "--to", "model", job)
+        self.assertEqual(code, 1, out + err)
+        self.assertIn("runs a command, which writes no model", err)
+
     def test_an_array_is_cancelled_as_submit_says(self):
         path = self.write("many.yaml", "run: 'true'\n")
         coordinator = f"--coordinator={self.address}"

@@ -21,6 +21,7 @@ TEST(FilesTest, AreOnTheNodesThatTheWorkersWereOn) {
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ(found->job_id(), "j");
   EXPECT_EQ(found->run_dir(), cluster.job("j").run_dir);
+  EXPECT_FALSE(found->command());
   ASSERT_EQ(found->nodes_size(), 2);
   EXPECT_TRUE(found->nodes(0).connected());
   EXPECT_EQ(FindFiles(cluster.state_, "other", cluster.now_).status().code(),
