@@ -102,7 +102,11 @@ ProcessStarter::Callbacks WorkerProcess::Callbacks() {
     node_->post([this, pid] { node_->on_started(this, pid); });
   };
   callbacks.on_failed = [this](const absl::Status& why) {
-    node_->post([this, why] { node_->on_start_failed(this, why); });
+    node_->post([this, why] {
+      const bool folder = why.message().substr(0, 5) == "chdir";
+      node_->on_start_failed(
+          this, folder ? Annotate(why, absl::StrCat("its folder ", WorkFolder(assignment_))) : why);
+    });
   };
   callbacks.on_exit = [this](const ProcessStarter::Exit& exit) {
     node_->post([this, exit] { node_->on_exit(this, exit); });

@@ -17,6 +17,7 @@
 #include "common/status.h"
 #include "coordinator/client/token.h"
 #include "job/meaning/workers.h"
+#include "launcher/agent/host.h"
 #include "launcher/follow/text.h"
 
 namespace lockstep::launcher {
@@ -67,6 +68,31 @@ bool IsThisHost(const std::string& endpoint) {
   }
   ::freeaddrinfo(found);
   return here;
+}
+
+absl::Status CheckNoLabels(const JobSpec& spec) {
+  if (spec.resources().labels().empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the job asks for hosts with labels (resources.labels), which those of a coordinator alone "
+      "have: give --set 'resources.labels={}'; or start a coordinator, 'launcher join --label' on "
+      "the hosts, and 'launcher submit'");
+}
+
+absl::Status CheckOneHost(const JobSpec& spec) {
+  const auto nodes = job::RanksPerNode(spec).size();
+  if (nodes > 1) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the job asks for ", nodes,
+        " nodes (resources.nodes) and a run here has one host: give --nnodes=1; or the hosts with "
+        "--hosts; or the same command on each host with --rdzv-endpoint=HOST:PORT and "
+        "--node-rank=K; or start a coordinator, 'launcher join' on each host, and 'launcher "
+        "submit'"));
+  }
+  const std::string& first = spec.resources().rank0_node();
+  if (first.empty() || first == HostName()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "rank 0 is to start on ", first, " (resources.rank0_node), and a run here has this host (",
+      HostName(), ") alone: leave the key out, or give --set resources.rank0_node=", HostName()));
 }
 
 int SlotsOfHost(const JobSpec& spec, bool over_hosts) {

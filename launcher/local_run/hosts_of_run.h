@@ -27,6 +27,12 @@ absl::StatusOr<RunTokens> TokensOfRun(const CoordinatorArgs& args, bool plaintex
 // as long as its name is resolved.
 bool IsThisHost(const std::string& endpoint);
 
+// That the job asks for no labels, which hosts without a daemon have none of. Errors:
+// FailedPrecondition.
+absl::Status CheckNoLabels(const JobSpec& spec);
+// That this host alone can be what the job asks for. Errors: FailedPrecondition.
+absl::Status CheckOneHost(const JobSpec& spec);
+
 // The worker slots that one host offers: all processes that the job may ever have, or, over several
 // hosts, the most of any host of it, with the spares.
 int SlotsOfHost(const JobSpec& spec, bool over_hosts);

@@ -305,17 +305,10 @@ absl::StatusOr<std::optional<PrivateCoordinator::Network>> LocalRun::NetworkOfRu
 }
 
 absl::Status LocalRun::PrepareHosts(JobSpec* spec) const {
+  LS_RETURN_IF_ERROR(CheckNoLabels(*spec));
   if (plan_.has_value()) return PutOnHosts(plan_->hosts, spec);
-  const auto nodes = job::RanksPerNode(*spec).size();
-  if (!args_.rendezvous.has_value() && nodes > 1) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the job asks for ", nodes,
-        " nodes (resources.nodes) and a run here has one host: give --nnodes=1; or the hosts with "
-        "--hosts; or the same "
-        "command on each host with --rdzv-endpoint=HOST:PORT and --node-rank=K; or start a "
-        "coordinator, 'launcher join' on each host, and 'launcher submit'"));
-  }
-  if (args_.rendezvous.has_value() && spec->resources().rank0_node().empty()) {
+  if (!args_.rendezvous.has_value()) return CheckOneHost(*spec);
+  if (spec->resources().rank0_node().empty()) {
     spec->mutable_resources()->set_rank0_node(HostName());
   }
   return absl::OkStatus();

@@ -89,6 +89,18 @@ class BadInput(harness.ProgramTest):
         self.assert_fails(CANNOT_FIT, ["2 nodes", "one host", "--nnodes=1"], "--set", "resources.nodes=2",
                           "--set", "train.shards=8", "--set", "train.global_batch=48", two)
 
+    def test_a_run_here_does_not_wait_for_other_hosts(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        self.assert_fails(CANNOT_FIT, ["resources.labels", "launcher join --label"],
+                          "--set", "resources.labels={gpu: h100}", job)
+        self.assert_fails(CANNOT_FIT, ["nobodys-host", "resources.rank0_node"],
+                          "--set", "resources.rank0_node=nobodys-host", job)
+
+    def test_a_workdir_that_is_not_there(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        self.assert_fails(1, ["could not be started: its folder /nowhere/at/all", "No such file"],
+                          "--set", "workdir=/nowhere/at/all", job)
+
     def test_flags_are_applied_before_the_rules_are_checked(self):
         job = self.write("job.yaml", harness.synthetic_job())
         flags = ("--nproc-per-node=2", "--set", "train.shards=2", job)
