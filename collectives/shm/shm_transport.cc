@@ -77,6 +77,15 @@ absl::Status ShmTransport::CheckMembers(const GroupSpec& spec) {
                                             " members (at most ", kMaxRanksOfHost,
                                             " on a host) has no rank ", spec.rank));
   }
+  const GroupMember& self = spec.members[static_cast<size_t>(IndexOf(spec))];
+  for (const GroupMember& member : spec.members) {
+    if (member.node == self.node || member.node.empty() || self.node.empty()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", member.rank, " is on another node (host ", member.host,
+                     ") than rank ", self.rank, " (host ", self.host,
+                     "), whose node has no address for workers of other nodes: "
+                     "--interfaces of its `launcher join` leaves none"));
+  }
   for (int i = 1; i < world; ++i) {
     if (spec.members[i].rank <= spec.members[i - 1].rank) {
       return absl::InternalError(absl::StrCat("member ", i, " of generation ", spec.generation,

@@ -52,6 +52,7 @@ absl::Status AgentImpl::Init() {
     loop_->Post([this, id, seen] { OnDied(id, seen); });
   });
   SetUpNode();
+  if (!options_.interfaces.empty()) FindDataAddresses("");  // says at once that there is none
   FileSender::Settings files{.run_dir = options_.run_dir, .runs_dir = options_.runs_dir};
   files.as_users = options_.as_users;
   files.allow_root = options_.allow_root;

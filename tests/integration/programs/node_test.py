@@ -59,6 +59,16 @@ class Node(Nodes):
         self.start_agent("other", 1)
         wait_until(lambda: "connected to the coordinator" in self.said("other"), 10, "the other one is there")
 
+    def test_a_node_whose_interfaces_leave_no_address_says_so(self):
+        self.join("one", 1)
+        self.join("two", 1, "--interfaces=nobodys0")
+        self.assertIn("no address of this host is among --interfaces", self.said("two"))
+        job = self.write("two.yaml", harness.synthetic_job(shards=2, steps=5))
+        code, out, err = self.launch("submit", f"--coordinator={self.address}", "--nnodes=2", "--nproc-per-node=1", job)
+        self.assertEqual(code, 1, out + err)
+        self.assertIn("whose node has no address for workers of other nodes: --interfaces", out + err)
+        self.assertNotIn("joined as rank", out + err)
+
     def test_a_job_goes_on_elsewhere_when_an_agent_is_killed(self):
         path = self.job_file(nodes=2, nproc=1, steps=steps_that_last(30))
         expected = self.undisturbed(path)
