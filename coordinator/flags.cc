@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/flags.h"
 
+#include <algorithm>
 #include <iostream>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -16,8 +18,9 @@
 #include "job/meaning/units.h"
 
 namespace lockstep::coordinator {
+namespace {
 
-const char kUsage[] =
+constexpr char kUsage[] =
     R"(Usage: coordinator [flags]
        coordinator init [--state-dir DIR] [--host NAME_OR_IP]...   certificates and a token for TLS
        coordinator backup FILE [--state-dir DIR | --store ADDRESS]   a copy of the journal, any time
@@ -69,8 +72,6 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 1 could not start; 2 usage; 3 the jo
 another coordinator is to be started, which goes on from what is on the disk.
 )";
 
-namespace {
-
 absl::Status SetLevel(absl::string_view name) {
   if (name == "debug") {
     SetLogLevel(LogLevel::kDebug);
@@ -108,6 +109,16 @@ absl::Status SetQuota(absl::string_view value, Options& limits) {
   return absl::OkStatus();
 }
 
+// Returns whether the flag is one that takes a value.
+bool TakesValue(absl::string_view name) {
+  constexpr absl::string_view kNames[] = {
+      "listen",    "token-file", "quota",       "fair-share-half-life",
+      "log-level", "ready-fd",   "parent-death"};
+  return IsStoreFlag(name) ||
+         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+// REQUIRES: TakesValue(name).
 absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& flags) {
   if (IsStoreFlag(name)) return SetStoreFlag(name, value, flags.store);
   if (name == "listen") {
@@ -124,7 +135,7 @@ absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& fla
     flags.server.limits.fair_share_half_life = absl::Nanoseconds(*half);
   } else if (name == "log-level") {
     return SetLevel(value);
-  } else if (name == "ready-fd" || name == "parent-death") {
+  } else {
     int number = 0;
     if (!absl::SimpleAtoi(value, &number) || number < 0) {
       return absl::InvalidArgumentError(
@@ -132,8 +143,6 @@ absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& fla
     }
     (name == "ready-fd" ? flags.ready_fd : flags.parent) = number;
     flags.parent_death |= name == "parent-death";
-  } else {
-    return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
   }
   return absl::OkStatus();
 }
@@ -182,6 +191,7 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
       flags.parent_death = true;
       continue;
     }
+    if (!TakesValue(name)) return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
     if (equals == absl::string_view::npos && i + 1 >= argc) {
       return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));
     }

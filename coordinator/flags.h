@@ -31,9 +31,6 @@ struct Flags {
 // InvalidArgument.
 absl::StatusOr<Flags> ParseFlags(int argc, char** argv);
 
-// What --help prints.
-extern const char kUsage[];
-
 }  // namespace lockstep::coordinator
 
 #endif  // LOCKSTEP_COORDINATOR_FLAGS_H_

@@ -45,7 +45,8 @@ int Main(int argc, char** argv) {
   if (verb == "restore") return RunRestore({argv + 2, argv + argc});
   absl::StatusOr<Flags> flags = ParseFlags(argc, argv);
   if (!flags.ok()) {
-    std::cerr << "coordinator: " << flags.status().message() << "\n\n" << kUsage;
+    std::cerr << "coordinator: " << flags.status().message()
+              << "; `coordinator --help` shows all flags\n";
     return 2;
   }
   if (flags->done) return 0;
