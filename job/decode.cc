@@ -44,7 +44,7 @@ std::string Found(const YamlNode& node) {
     case YamlNode::Kind::kNull:
       return "nothing";
     case YamlNode::Kind::kList:
-      return "a list";
+      return node.items.empty() ? "an empty list" : "a list";
     case YamlNode::Kind::kMap:
       return "a mapping";
     case YamlNode::Kind::kScalar:
@@ -232,14 +232,14 @@ void Decoder::DecodeCommand(const YamlEntry& entry, Run* run) {
     return;
   }
   if (entry.value.kind != YamlNode::Kind::kList || entry.value.items.empty()) {
-    return Expected(entry, entry.key.text, kWhat);
+    return Expected(entry, "run", kWhat);
   }
   for (const YamlNode& word : entry.value.items) {
     if (word.kind == YamlNode::Kind::kScalar) {
       run->add_command(word.text);
     } else {
-      reporter_.Error(word.place, absl::StrCat("'", entry.key.text, "': expected a word, found ",
-                                               Found(word), "; quote it"));
+      reporter_.Error(word.place,
+                      absl::StrCat("'run': expected a word, found ", Found(word), "; quote it"));
     }
   }
 }
@@ -292,9 +292,13 @@ void Decoder::DecodeElement(const YamlNode& item, const std::string& path,
               element->GetReflection()->MutableMessage(element, kind));
     return;
   }
-  reporter_.Error(item.place,
-                  absl::StrCat("'", path, "' is ", Found(item), ": expected a mapping ",
-                               "such as {", element->GetDescriptor()->field(0)->name(), ": {}}"));
+  const Descriptor& type = *element->GetDescriptor();
+  const std::string nearest = NearestName(item.text, FieldNames(type));
+  const bool meant = !nearest.empty() && type.FindFieldByName(nearest)->message_type() != nullptr;
+  reporter_.Error(item.place, absl::StrCat("'", path, "' is ", Found(item),
+                                           meant ? absl::StrCat("; did you mean '", nearest, "'?")
+                                                 : absl::StrCat(": expected a mapping such as {",
+                                                                type.field(0)->name(), ": {}}")));
 }
 
 void Decoder::DecodeList(const YamlEntry& entry, const std::string& path,
