@@ -18,6 +18,9 @@
 namespace lockstep::launcher {
 namespace {
 
+// The job file that "-" names.
+constexpr char kStandardInput[] = "/dev/stdin";
+
 // With a job file.
 absl::Status NoTorchrunFlag(const Words& words) {
   for (const auto& [name, flag] : TorchrunFlags()) {
@@ -41,6 +44,7 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
   } else {
     LS_RETURN_IF_ERROR(NoTorchrunFlag(words));
     LS_ASSIGN_OR_RETURN(job.job_file, OnePositional(line, "job file"));
+    if (job.job_file == "-") job.job_file = kStandardInput;
     if (absl::EndsWith(job.job_file, ".py")) {
       return Usage(
           absl::StrCat("'", job.job_file, "' is a script; run it with: launcher ", job.job_file));
@@ -241,6 +245,9 @@ absl::StatusOr<Command> ParseSubmit(const Line& line) {
   args.after_any = AllOf(line.words, "after-any");
   if (line.words.Has("array")) {
     LS_RETURN_IF_ERROR(ParseArray(line.words.Last("array"), &args.array, &args.array_at_once));
+    if (args.job.job_file == kStandardInput) {
+      return Usage("--array reads the job file once for each element: give a file, not '-'");
+    }
   }
   args.follow = !line.words.Has("no-follow") && !args.wait && args.array.empty();
   if (args.wait && line.words.Has("no-follow")) {

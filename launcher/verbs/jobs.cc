@@ -357,6 +357,7 @@ int RunVerb(const LogsArgs& args) {
   request.set_logs(true);
   request.set_follow(args.follow);
   StateTeller teller;
+  bool printed = false;
   const absl::Status followed = (*client)->FollowJob(
       request,
       [&](const JobEvent& event) {
@@ -364,6 +365,7 @@ int RunVerb(const LogsArgs& args) {
         if (event.has_state() && args.follow && !args.common.quiet) teller.Tell(event.state());
         if (!event.has_log()) return true;
         if (args.rank.has_value() && *args.rank != event.log().slot()) return true;
+        printed = true;
         for (const std::string& line : event.log().lines()) {
           std::cout << "[" << Printable(event.log().host()) << ":" << event.log().slot() << "] "
                     << Printable(line) << "\n";
@@ -373,7 +375,12 @@ int RunVerb(const LogsArgs& args) {
       },
       kReconnectFor);
   if (stopped) return kExitInterrupted;
-  return followed.ok() ? kExitOk : Complain(followed);
+  if (!followed.ok()) return Complain(followed);
+  if (args.rank.has_value() && !printed && !args.common.quiet) {
+    std::cerr << "no line of a rank " << *args.rank << " is there; 'launcher describe' shows the "
+              << "job's ranks" << std::endl;
+  }
+  return kExitOk;
 }
 
 int RunVerb(const CancelArgs& args) {

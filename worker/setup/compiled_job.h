@@ -31,8 +31,8 @@ struct JobData {
 // those of the training split.
 absl::StatusOr<JobData> OpenJobData(const JobSpec& job);
 
-// Whether samples of `has` can be read as samples of `takes`: the same fields with as many values.
-// Errors: InvalidArgument "`taker` samples of ..., but `giver` ...", with both layouts.
+// Checks that samples of `has` can be read as samples of `takes`: the same fields with as many
+// values. Errors: InvalidArgument "`taker` samples of ..., but `giver` ...", with both layouts.
 absl::Status CheckSamplesFit(const std::vector<FieldSpec>& takes, const std::vector<FieldSpec>& has,
                              const std::string& taker, const std::string& giver);
 

@@ -89,6 +89,13 @@ class BadInput(harness.ProgramTest):
         self.assert_fails(CANNOT_FIT, ["2 nodes", "one host", "--nnodes=1"], "--set", "resources.nodes=2",
                           "--set", "train.shards=8", "--set", "train.global_batch=48", two)
 
+    def test_a_wrong_flag_of_the_coordinator_is_named_and_nothing_hides_it(self):
+        for arguments, word in ((["--frob"], "unknown flag --frob"), (["--frob=1"], "unknown flag --frob"),
+                                (["--listen"], "--listen needs a value"), (["--plaintext=1"], "unknown flag --plaintext")):
+            code, out, err = self.run_program("coordinator", *arguments, seconds=10)
+            self.assertEqual(code, USAGE, out + err)
+            self.assertEqual(err, f"coordinator: {word}; `coordinator --help` shows all flags\n")
+
     def test_a_run_here_does_not_wait_for_other_hosts(self):
         job = self.write("job.yaml", harness.synthetic_job())
         self.assert_fails(CANNOT_FIT, ["resources.labels", "launcher join --label"],

@@ -89,6 +89,9 @@ class Submissions(Gates):
         self.ask("fetch", "--to", "got", job)
         with open(os.path.join(self.dir, "got", "logs", "0.log"), encoding="utf-8") as file:
             self.assertIn("what it says", file.read())
+        code, out, err = self.launch("logs", f"--coordinator={self.address}", "--rank=7", job)
+        self.assertEqual((code, out), (0, ""), err)
+        self.assertIn("no line of a rank 7", err)
         code, out, err = self.launch("fetch", f"--coordinator={self.address}", "--model", "--to", "model", job)
         self.assertEqual(code, 1, out + err)
         self.assertIn("runs a command, which writes no model", err)

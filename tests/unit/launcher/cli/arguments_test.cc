@@ -316,6 +316,7 @@ TEST(Arguments, OtherVerbs) {
   EXPECT_EQ(*Parse<JoinArgs>({"join", "--slots=3"}, environment).slots, 3);
   EXPECT_EQ(Parse<DescribeArgs>({"describe", "j"}, environment).job, "j");
   EXPECT_EQ(Parse<ValidateArgs>({"validate", "j.yaml"}).job.job_file, "j.yaml");
+  EXPECT_EQ(Parse<RunArgs>({"-"}).job.job_file, "/dev/stdin");
   Parse<VersionArgs>({"--version"});
 }
 
@@ -407,6 +408,7 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"join", "--label=9=x"}, "expected KEY=VALUE"},
       {{"submit", "--array=3-1", "j.yaml"}, "--array 3-1: expected numbers"},
       {{"submit", "--array=1,1", "j.yaml"}, "each once"},
+      {{"submit", "--array=0-3", "-"}, "give a file"},
       {{"submit", "--array=0-3%0", "j.yaml"}, "so many at once"},
       {{"submit", "--wait", "--no-follow", "j.yaml"}, "give one"},
       {{"submit", "--follow", "--wait", "j.yaml"}, "without --no-follow, --wait and --array"},
