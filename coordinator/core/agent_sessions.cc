@@ -336,10 +336,9 @@ void WishFor(const Context& context, const Job& job, const Node& node, int place
   const Slot& slot = job.slots[static_cast<size_t>(place)];
   if (slot.vacant() || slot.worker->gone() || slot.worker->node_id != node.id) return;
   if (Desired(context, job, *slot.worker)) {
-    const bool waits =
-        slot.worker->phase == Worker::Phase::kPlaced && context.now < slot.worker->starts_at;
+    const bool waits = slot.worker->starts_later(context.now);
     if (!waits) wish.run.emplace_back(&job, &*slot.worker);
-    if (!waits || !(job.ending || job.final())) return;
+    if (!waits || !(slot.worker->leaving() || job.ending || job.final())) return;
   }
   const bool kills = job.ending && job.ending->kill;
   if (kills && (wish.kill_jobs.empty() || wish.kill_jobs.back() != &job)) {

@@ -90,11 +90,23 @@ absl::Time NextCheck(const Context& context, const Job& job) {
   return next;
 }
 
+// The pause before a start is over: the agents are told of who has waited for that.
+void EndPause(Context& context, Job& job) {
+  if (job.starts_again_at == absl::InfinitePast() || context.now < job.starts_again_at) return;
+  job.starts_again_at = absl::InfinitePast();
+  for (const Slot& slot : job.slots) {
+    if (slot.worker && slot.worker->phase == Worker::Phase::kPlaced) {
+      context.wish_nodes.push_back(slot.worker->node_id);
+    }
+  }
+}
+
 // Takes the transitions of the jobs touched so far and adds them to `looked_at`.
 void AdvanceTouched(Context& context, std::set<std::string>& looked_at) {
   const std::set<std::string> touched = context.touched_jobs;
   for (const std::string& id : touched) {
     Job& job = context.state.jobs.at(id);
+    EndPause(context, job);  // before another one begins
     CheckHealth(context, job);
     Advance(context, job);
     // They look at every member, so not at every heartbeat of one.
@@ -113,17 +125,6 @@ void LookForNode(Context& context, Job& job) {
   if (!WaitsForNode(job) || context.now < job.look_for_node_at) return;
   job.look_for_node_at = context.now + kLookForNodeEvery;
   context.schedule = true;
-}
-
-// The pause before a start is over: the agents are told of who has waited for that.
-void EndPause(Context& context, Job& job) {
-  if (job.starts_again_at == absl::InfinitePast() || context.now < job.starts_again_at) return;
-  job.starts_again_at = absl::InfinitePast();
-  for (const Slot& slot : job.slots) {
-    if (slot.worker && slot.worker->phase == Worker::Phase::kPlaced) {
-      context.wish_nodes.push_back(slot.worker->node_id);
-    }
-  }
 }
 
 // Notes which agents are to be told more: it follows from rows, and from the time where somebody is
@@ -173,10 +174,7 @@ Effects Settle(Context& context) {
   }
   std::set<std::string> looked_at;
   AdvanceTouched(context, looked_at);
-  for (const std::string& id : looked_at) {
-    LookForNode(context, state.jobs.at(id));
-    EndPause(context, state.jobs.at(id));
-  }
+  for (const std::string& id : looked_at) LookForNode(context, state.jobs.at(id));
   if (context.schedule || context.now >= state.schedule_at) {
     context.schedule = false;
     LookAtQueue(context, looked_at);

@@ -368,7 +368,10 @@ absl::Duration LongestGap(const State& state) {
 
 // The newest `gap` of time has not passed for anybody. Of jobs that wait nobody is judged.
 void TakeOut(State& state, absl::Duration gap, absl::Time now) {
-  const auto shift = [&](absl::Time& time) { time = std::min(now, time + gap); };
+  // What is still to come does so later.
+  const auto shift = [&](absl::Time& time) {
+    time = time > now ? time + gap : std::min(now, time + gap);
+  };
   for (auto& [id, node] : state.nodes) {
     shift(node.last_contact);
     shift(node.back_since);

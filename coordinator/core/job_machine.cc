@@ -200,8 +200,9 @@ void CheckTimeLimit(Context& context, Job& job) {
 // one. It does not wait for a node to do so.
 void CheckDrain(Context& context, Job& job) {
   if (!job.drain) return;
-  const bool anybody = std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+  const bool anybody = std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
     return slot.worker && !slot.unplaced() && !slot.worker->gone() &&
+           !slot.worker->starts_later(context.now) &&
            !(slot.aside() && Failed(*slot.worker));  // whom nobody replaces any more
   });
   if (anybody) return;

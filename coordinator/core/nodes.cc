@@ -46,11 +46,13 @@ void ForEachFormer(const State& state, const Node& node, const Job* but, Visit v
 }
 
 // Returns whether the job goes on and its place is on the node, with a worker or without one (its
-// next one comes here, too), or the worker of the place still is.
+// next one comes here, too, unless it was given up), or the worker of the place still is.
 bool GoesOnHere(const Job& job, const Node& node, int place) {
   if (job.final() || static_cast<size_t>(place) >= job.slots.size()) return false;
   const Slot& slot = job.slots[static_cast<size_t>(place)];
-  return slot.node_id == node.id || (slot.worker && IsHere(node, *slot.worker));
+  if (slot.worker && IsHere(node, *slot.worker)) return true;
+  const bool filled_again = slot.wanted || slot.returns || slot.lent;
+  return slot.node_id == node.id && (slot.worker || filled_again);
 }
 
 // Returns whether the worker of the place, or one that it had before, is still there.

@@ -58,6 +58,7 @@ void Requeue(Context& context, Job& job) {
   job.ending.reset();
   job.stepped = false;
   job.suspected = absl::InfiniteFuture();
+  job.starts_again_at = absl::InfinitePast();
   job.target_workers = 0;
   job.stall.reset();
   job.straggler = StragglerWatch{};

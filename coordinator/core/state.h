@@ -165,6 +165,10 @@ struct alignas(64) Worker {
   bool gone() const { return phase == Phase::kExited; }
   bool dead() const { return phase >= Phase::kDied; }
   bool leaving() const { return phase == Phase::kLeaving; }
+  // Its agent has not been told of it yet, so there is no process of it.
+  bool starts_later(absl::Time now) const {
+    return (phase == Phase::kPlaced || phase == Phase::kLeaving) && now < starts_at;
+  }
   // It works for the job, or is about to.
   bool serves() const { return phase < Phase::kLeaving; }
 };

@@ -92,14 +92,16 @@ absl::Status CreateToken(Context& context, const TokenCreated& event) {
   if (absl::Status may = CheckCall("Access/CreateToken", event.record.by()); !may.ok()) return may;
   TokenRecord record = event.record;
   TokenInfo& info = *record.mutable_info();
-  if (absl::Status fits = CheckToken(info, context.now); !fits.ok()) return fits;
+  // The clock that `expires` is of; the core's own may be apart (service/wall_clock.h).
+  const absl::Time created = info.has_created() ? FromProto(info.created()) : context.now;
+  if (absl::Status fits = CheckToken(info, created); !fits.ok()) return fits;
   ForgetExpired(context);
   State& state = context.state;
   if (state.tokens.size() >= kMostTokens) {
     return absl::ResourceExhaustedError(
         absl::StrCat("there are ", kMostTokens, " tokens: revoke some"));
   }
-  *info.mutable_created() = ToProto(context.now);
+  *info.mutable_created() = ToProto(created);
   info.set_created_by(record.by().user());
   record.clear_by();
   const std::string id = info.id();

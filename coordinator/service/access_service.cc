@@ -62,6 +62,7 @@ grpc::ServerUnaryReactor* AccessService::CreateToken(grpc::CallbackServerContext
   info.set_user(request->user());
   info.set_role(request->role());
   info.set_note(request->note());
+  *info.mutable_created() = ToProto(now);
   if (request->has_valid_for()) *info.mutable_expires() = ToProto(ends);
   AuditEntry entry{*who, "create_token", info.id(),
                    absl::StrCat(RoleName(info.role()), " for ", info.user())};

@@ -97,7 +97,8 @@ absl::Status CudaExecutor::CheckRoom(size_t limit) const {
       capped ? absl::StrCat(" are allowed by resources.gpu_memory")
              : absl::StrCat(" of ", Mebibytes(total_bytes), " are free"),
       ": lower train.global_batch, raise accumulate, use recompute, precision bf16",
-      plan_->spec().offload_moments ? "" : " or resources.offload_optimizer"));
+      plan_->spec().offload_moments ? "" : " or resources.offload_optimizer",
+      plan_->train().memory.once.empty() ? "" : "; or set train.passes.keep_constants: false"));
 }
 
 absl::Status CudaExecutor::AllocateAll() {
@@ -378,8 +379,9 @@ absl::Status CudaExecutor::Launch(ProgramKind kind, int slot, int variant,
   } else {
     CudaProgramRunner& own = runner(kind);
     for (int segment = 0; segment < own.segments(); ++segment) {
-      LS_RETURN_IF_ERROR(
-          own.RunSegment(segment, 4 * variant + (context.once ? 2 : 0) + slot, context));
+      // What is done once comes before a program's first segment.
+      const int once = segment == 0 && context.once ? 2 : 0;
+      LS_RETURN_IF_ERROR(own.RunSegment(segment, 4 * variant + once + slot, context));
       if (kind != ProgramKind::kTraining) continue;
       LS_RETURN_IF_ERROR(
           device_->Check(device_->runtime().record_event(bucket_made_[static_cast<size_t>(segment)],

@@ -5,8 +5,8 @@
 //
 // Two passes: the layers are marked before differentiation, which hands the mark on to the
 // gradients' products; after the precision pass the factors of what is marked are rounded. A
-// value that several products read is rounded once for all of them, a weight for each. What the
-// precision pass would round to 16 bits first is taken in fp32.
+// value that several products read is rounded once for all of them, a weight for each unless it is
+// kept. What the precision pass would round to 16 bits first is taken in fp32.
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_ENGINE_PASSES_FP8_H_
 #define LOCKSTEP_ENGINE_PASSES_FP8_H_

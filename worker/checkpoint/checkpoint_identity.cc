@@ -23,6 +23,10 @@ Train Deciding(Train train) {
   train.clear_reproducible();
   train.clear_zero_stage();
   train.mutable_data()->clear_loader();
+  if (train.has_passes()) {
+    train.mutable_passes()->clear_keep_constants();
+    if (train.passes().ByteSizeLong() == 0) train.clear_passes();
+  }
   return train;
 }
 

@@ -64,7 +64,8 @@ absl::Status CheckGpuMemory(const JobSpec& job, const GpuNeed& need) {
       ", gradients that NCCL reduces ", text(need.vectors), "), but resources.gpu_memory allows ",
       text(limit),
       "; what would help: lower train.global_batch, raise train.accumulate, use train.recompute, "
-      "train.precision bf16, or resources.offload_optimizer"));
+      "train.precision bf16, or resources.offload_optimizer; with train.accumulate also "
+      "train.passes.keep_constants: false"));
 }
 
 }  // namespace

@@ -142,6 +142,8 @@ class Verbs(harness.ProgramTest):
         model = os.path.dirname(self.train("--nproc-per-node=1", job)["model"]["path"])
         answer("launcher plan", 0, "plan", job)
         answer("launcher plan", 0, "plan", "--device=cuda:h200", job)
+        kept = ("--set=train.accumulate=2", "--set=train.precision=bf16")
+        answer("launcher plan", 0, "plan", "--device=cuda:h200", *kept, job)
         answer("launcher eval", 0, "eval", model)
         answer("launcher predict", 0, "predict", model, "--probabilities")
         answer("launcher compare", 0, "compare", "--a=planned", "--b=unplanned", job)
