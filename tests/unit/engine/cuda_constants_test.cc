@@ -100,8 +100,10 @@ class Steps {
     const TrainSpec& spec = job_.plan->spec();
     std::vector<float> gradients(static_cast<size_t>(job_.plan->gradient_count()));
     bool disturbed = false;
+    // Before the last one, which a whole step's recording holds, in every other step.
+    const int disturbed_before = step % 2 == 0 ? spec.accumulate - 1 : 1;
     for (int micro = 0; micro < spec.accumulate; ++micro) {
-      if (micro == 1 && between != nullptr && !std::exchange(disturbed, true) &&
+      if (micro == disturbed_before && between != nullptr && !std::exchange(disturbed, true) &&
           between(&job_, step)) {
         micro = 0;
       }
