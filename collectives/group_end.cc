@@ -14,6 +14,11 @@ namespace {
 
 constexpr char kUrl[] = "lockstep/group-end";
 
+std::string NameOf(const GroupMember& member) {
+  if (member.host.empty()) return absl::StrCat("rank ", member.rank);
+  return absl::StrCat("rank ", member.rank, " (host ", member.host, ")");
+}
+
 }  // namespace
 
 absl::Status WithEnd(absl::Status status, GroupEnd end) {
@@ -22,6 +27,14 @@ absl::Status WithEnd(absl::Status status, GroupEnd end) {
   const char cause = static_cast<char>('a' + static_cast<int>(end.cause));
   status.SetPayload(kUrl, absl::Cord(absl::StrCat(std::string(1, cause), end.rank)));
   return status;
+}
+
+absl::Status NoAddress(const GroupMember& without, const GroupMember& other, int peer) {
+  return WithEnd(absl::DeadlineExceededError(
+                     absl::StrCat(NameOf(other), " is on another node than ", NameOf(without),
+                                  ", whose node has no address for workers of other nodes: "
+                                  "--interfaces of its `launcher join` leaves none")),
+                 {EndCause::kUnreachable, peer});
 }
 
 GroupEnd EndOf(const absl::Status& status) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "collectives/communicator.h"
 
 namespace lockstep {
 
@@ -36,6 +37,10 @@ struct GroupEnd {
 
 // `status`, an error, carrying `end`.
 absl::Status WithEnd(absl::Status status, GroupEnd end);
+
+// Returns that a rank and its `peer` on another node are out of reach of each other (kUnreachable):
+// the node of `without`, one of the two, has no address; `other` is the other one.
+absl::Status NoAddress(const GroupMember& without, const GroupMember& other, int peer);
 
 // Returns what `status` carries; kTold when that is nothing.
 GroupEnd EndOf(const absl::Status& status);

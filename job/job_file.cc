@@ -23,15 +23,21 @@
 namespace lockstep::job {
 namespace {
 
+// What messages call it; a job without a name is named after it.
+constexpr char kStandardInputName[] = "standard input";
+
 // At most one byte more than a job may have, so that the parser can refuse it.
 std::string ReadText(const std::string& path, std::string* error) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // As it is: a socket cannot be opened anew, nor can another user's file.
+  const bool given = path == kStandardInput;
+  const UniqueFd opened(given ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const int fd = given ? STDIN_FILENO : opened.get();
   std::string text;
-  if (fd.valid()) {
+  if (fd >= 0) {
     char buffer[1 << 14];
     ssize_t got = 0;
     while (text.size() <= kMaxYamlBytes) {
-      got = ::read(fd.get(), buffer, sizeof(buffer));
+      got = ::read(fd, buffer, sizeof(buffer));
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) break;
       text.append(buffer, got);
@@ -62,6 +68,12 @@ void Read(const std::string& name, const std::vector<std::string>& sets, absl::s
   ExpandProcs(&document.root);
   JobSpec& spec = result->spec;
   const Written written = DecodeJob(document.root, &spec, reporter);
+  if (name == kStandardInputName && !written.count("name") && spec.has_checkpoint() &&
+      spec.checkpoint().dir().empty()) {
+    reporter->Error(document.root.place,
+                    "a job from the standard input has no file to be named after, and its "
+                    "checkpoints have no folder: give it a 'name', or --set name=NAME");
+  }
   FillDefaults(name, written, &spec);
   if (flags.nproc_per_node.has_value()) spec.mutable_resources()->clear_nproc_by();
   if (flags.any()) {
@@ -91,10 +103,11 @@ LoadResult LoadJobFile(const std::string& path, const std::vector<std::string>& 
                        const WorkerFlags& flags) {
   std::string error;
   const std::string text = ReadText(path, &error);
-  if (error.empty()) return ParseJob(text, path, sets, flags);
+  const std::string name = path == kStandardInput ? kStandardInputName : path;
+  if (error.empty()) return ParseJob(text, name, sets, flags);
   LoadResult result;
   Diagnostic diagnostic;
-  diagnostic.file = path;
+  diagnostic.file = name;
   diagnostic.message = error;
   result.errors.push_back(std::move(diagnostic));
   return result;

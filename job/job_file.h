@@ -45,6 +45,9 @@ struct LoadResult {
   std::string FormatErrors() const;  // all of them, one after another
 };
 
+// The path that stands for the standard input.
+inline constexpr char kStandardInput[] = "-";
+
 // Reads, applies `sets` ("train.epochs=10", in order; each value is YAML), resolves, applies
 // `flags`, and checks what came of it. A file that cannot be read is a diagnostic too.
 LoadResult LoadJobFile(const std::string& path, const std::vector<std::string>& sets,

@@ -339,18 +339,14 @@ class Worker {
   // Which hosts see the same checkpoint folder, and the same folder of this run.
   absl::Status LookAtFolders(const Generation& generation, Communicator* communicator) {
     const absl::Time deadline = clock_->Now() + job::StartTimeout(job_);
-    const std::string& job_id = bootstrap_.assignment().job_id();
-    const SharedFolder run{.path = RunDir(bootstrap_.assignment()),
-                           .job = job_id,
-                           .name = "the run's folder",
-                           .run = ""};
+    const SharedFolder run{
+        .path = RunDir(bootstrap_.assignment()), .name = "the run's folder", .run = ""};
     LS_RETURN_IF_ERROR(LookAtFolder(communicator, generation, run, deadline).status());
     if (checkpointer_ == nullptr) return absl::OkStatus();
     const SharedFolder saved{.path = resume_.folder,
-                             .job = job_id,
                              .name = "checkpoint.dir",
                              .stated = job_.checkpoint().shared(),
-                             .run = job_id};
+                             .run = bootstrap_.assignment().job_id()};
     LS_ASSIGN_OR_RETURN(resume_.copies, LookAtFolder(communicator, generation, saved, deadline));
     return absl::OkStatus();
   }

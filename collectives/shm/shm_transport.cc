@@ -80,11 +80,7 @@ absl::Status ShmTransport::CheckMembers(const GroupSpec& spec) {
   const GroupMember& self = spec.members[static_cast<size_t>(IndexOf(spec))];
   for (const GroupMember& member : spec.members) {
     if (member.node == self.node || member.node.empty() || self.node.empty()) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("rank ", member.rank, " is on another node (host ", member.host,
-                     ") than rank ", self.rank, " (host ", self.host,
-                     "), whose node has no address for workers of other nodes: "
-                     "--interfaces of its `launcher join` leaves none"));
+    return NoAddress(self, member, member.rank);
   }
   for (int i = 1; i < world; ++i) {
     if (spec.members[i].rank <= spec.members[i - 1].rank) {

@@ -53,8 +53,7 @@ absl::Status Joiner::Check() const {
   }
   for (const Peer& peer : peers_) {
     if (!peer.accepts || !peer.member->tcp_addresses.empty()) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        NameOf(*peer.member), " is on another node than ", NameOf(self_), " and has no address"));
+    return NoAddress(*peer.member, self_, peer.connection.rank);
   }
   return absl::OkStatus();
 }

@@ -136,7 +136,7 @@ const std::vector<Flag>& AllFlags() {
       {.name = "tolerance",
        .value = "SHARE",
        .verbs = {"compare"},
-       .help = "of a tensor's largest value (1e-4); 0: the same bits"},
+       .help = "of a tensor's largest value (1e-4); 0: no value differs, as fp32"},
       {.name = "step", .value = "N", .verbs = {"compare"}, .help = "of the micro-batch (1)"},
       {.name = "shard", .value = "N", .verbs = {"compare"}, .help = "of the micro-batch (0)"},
       {.name = "data",

@@ -12,14 +12,12 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "common/status.h"
+#include "job/job_file.h"
 #include "launcher/cli/parse.h"
 #include "launcher/cli/torchrun.h"
 
 namespace lockstep::launcher {
 namespace {
-
-// The job file that "-" names.
-constexpr char kStandardInput[] = "/dev/stdin";
 
 // With a job file.
 absl::Status NoTorchrunFlag(const Words& words) {
@@ -44,7 +42,6 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
   } else {
     LS_RETURN_IF_ERROR(NoTorchrunFlag(words));
     LS_ASSIGN_OR_RETURN(job.job_file, OnePositional(line, "job file"));
-    if (job.job_file == "-") job.job_file = kStandardInput;
     if (absl::EndsWith(job.job_file, ".py")) {
       return Usage(
           absl::StrCat("'", job.job_file, "' is a script; run it with: launcher ", job.job_file));
@@ -245,7 +242,7 @@ absl::StatusOr<Command> ParseSubmit(const Line& line) {
   args.after_any = AllOf(line.words, "after-any");
   if (line.words.Has("array")) {
     LS_RETURN_IF_ERROR(ParseArray(line.words.Last("array"), &args.array, &args.array_at_once));
-    if (args.job.job_file == kStandardInput) {
+    if (args.job.job_file == job::kStandardInput) {
       return Usage("--array reads the job file once for each element: give a file, not '-'");
     }
   }

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint/folder_copies.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
+#include <string>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "common/hmac.h"
 #include "common/log.h"
@@ -20,6 +22,8 @@ namespace lockstep::worker {
 namespace {
 
 constexpr const char* kPrefix = ".seen-";
+// Marks are there for as long as a generation begins; nobody looks for one that is so old.
+constexpr int64_t kOldSeconds = 3600;
 
 // By rank: the first one of its host.
 std::vector<int> FirstRanks(const Generation& generation) {
@@ -31,59 +35,56 @@ std::vector<int> FirstRanks(const Generation& generation) {
   return firsts;
 }
 
-// What a generation's members leave in a folder: JOB.GENERATION.RANK.NONCE behind the prefix.
-struct Marks {
-  std::string job;
-  int64_t generation = 0;
-  // Unguessable without the generation's secret, and another one for each job and folder.
-  std::string nonce;
-
-  std::string NameOf(int rank) const {
-    return absl::StrCat(kPrefix, job, ".", generation, ".", rank, ".", nonce);
-  }
-};
-
-Marks MarksOf(const Generation& generation, const SharedFolder& folder) {
+// Unguessable without the generation's secret, and another one for each folder.
+std::string Nonce(const Generation& generation, const std::string& path) {
   const std::string key = generation.secret().empty() ? "none" : generation.secret();
   const std::string hash =
-      HmacSha256(key, absl::StrCat("folder ", folder.path, " in generation ",
-                                   generation.generation(), " of job ", folder.job));
-  return {folder.job, generation.generation(),
-          absl::BytesToHexString(absl::string_view(hash).substr(0, 16))};
+      HmacSha256(key, absl::StrCat("folder ", path, " in generation ", generation.generation()));
+  return absl::BytesToHexString(absl::string_view(hash).substr(0, 16));
 }
 
-std::string FileOf(const SharedFolder& folder, const Marks& marks, int rank) {
-  return absl::StrCat(folder.path, "/", marks.NameOf(rank));
+std::string FileOf(const SharedFolder& folder, const std::string& nonce, int rank) {
+  return absl::StrCat(folder.path, "/", kPrefix, nonce, "-", rank);
 }
 
-// Returns whether the file is of an earlier generation of this job, which nobody looks at any more.
-// What is another job's may be looked for at this moment.
-bool IsLeftOver(absl::string_view name, const Marks& marks) {
-  if (!absl::ConsumePrefix(&name, absl::StrCat(kPrefix, marks.job, "."))) return false;
-  const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
-  int64_t generation = 0;
-  return parts.size() == 3 && absl::SimpleAtoi(parts[0], &generation) &&
-         generation < marks.generation;
+// When it was changed, by the clock of the folder's file system; nothing: it cannot be seen.
+std::optional<int64_t> ChangedAt(const std::string& path) {
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) != 0) return std::nullopt;
+  return static_cast<int64_t>(found.st_mtim.tv_sec);
 }
 
-// Makes this rank's file, and removes what members of earlier generations left when they died.
-absl::Status Leave(const SharedFolder& folder, const Marks& marks, int rank) {
-  LS_RETURN_IF_ERROR(folder.storage->MakeFolder(folder.path));
-  LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, folder.storage->List(folder.path));
-  for (const std::string& name : names) {
-    if (!IsLeftOver(name, marks)) continue;
-    folder.storage->Remove(absl::StrCat(folder.path, "/", name)).IgnoreError();
+// Removes what members that died left long ago. What is fresh may be looked for at this moment, by
+// another job or by a worker of another version, so `own`, made just now, tells the time.
+void RemoveOld(const SharedFolder& folder, const std::string& own) {
+  const std::optional<int64_t> now = ChangedAt(own);
+  const auto names = folder.storage->List(folder.path);
+  if (!now.has_value() || !names.ok()) return;
+  for (const std::string& name : *names) {
+    if (!absl::StartsWith(name, kPrefix)) continue;
+    const std::string path = absl::StrCat(folder.path, "/", name);
+    const std::optional<int64_t> changed = ChangedAt(path);
+    if (!changed.has_value() || *changed >= *now - kOldSeconds) continue;
+    folder.storage->Remove(path).IgnoreError();
   }
-  return checkpoint::WriteWhole(folder.storage, FileOf(folder, marks, rank), marks.nonce);
+}
+
+// Makes this rank's file, and removes those that are old.
+absl::Status Leave(const SharedFolder& folder, const std::string& nonce, int rank) {
+  LS_RETURN_IF_ERROR(folder.storage->MakeFolder(folder.path));
+  const std::string file = FileOf(folder, nonce, rank);
+  LS_RETURN_IF_ERROR(checkpoint::WriteWhole(folder.storage, file, nonce));
+  RemoveOld(folder, file);
+  return absl::OkStatus();
 }
 
 // The lowest of `left`, who left files, whose file is seen here; `rank` when there is none before.
-int FirstSeen(const SharedFolder& folder, const Marks& marks, const std::vector<int>& left,
+int FirstSeen(const SharedFolder& folder, const std::string& nonce, const std::vector<int>& left,
               int rank) {
   for (const int other : left) {
     if (other >= rank) break;
-    const auto text = folder.storage->Read(FileOf(folder, marks, other), marks.nonce.size());
-    if (text.ok() && *text == marks.nonce) return other;
+    const auto text = folder.storage->Read(FileOf(folder, nonce, other), nonce.size());
+    if (text.ok() && *text == nonce) return other;
   }
   return rank;
 }
@@ -160,16 +161,16 @@ absl::StatusOr<FolderCopies> LookAtFolder(Communicator* communicator, const Gene
   }
   const int rank = communicator->rank();
   const bool first = firsts[static_cast<size_t>(rank)] == rank;
-  const Marks marks = MarksOf(generation, folder);
+  const std::string nonce = Nonce(generation, folder.path);
   Row mine;
-  if (first) mine.left = Told(Leave(folder, marks, rank));
+  if (first) mine.left = Told(Leave(folder, nonce, rank));
   LS_ASSIGN_OR_RETURN(std::vector<Row> rows, Exchange(communicator, mine, deadline));
   std::vector<int> left;
   for (size_t other = 0; other < rows.size(); ++other) {
     if (rows[other].left == kLeft) left.push_back(static_cast<int>(other));
   }
   if (first) {
-    mine.writer = FirstSeen(folder, marks, left, rank);
+    mine.writer = FirstSeen(folder, nonce, left, rank);
     mine.run_number = RunNumberIn(folder);
   }
   const auto told = [&](int32_t what) {
@@ -186,7 +187,7 @@ absl::StatusOr<FolderCopies> LookAtFolder(Communicator* communicator, const Gene
     mine.writer = 0;
   }
   const auto exchanged = Exchange(communicator, mine, deadline);
-  if (mine.left == kLeft) folder.storage->Remove(FileOf(folder, marks, rank)).IgnoreError();
+  if (mine.left == kLeft) folder.storage->Remove(FileOf(folder, nonce, rank)).IgnoreError();
   LS_RETURN_IF_ERROR(exchanged.status());
   rows = *exchanged;
   for (size_t other = 0; other < rows.size(); ++other) {

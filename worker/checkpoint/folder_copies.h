@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which hosts of a generation see the same folder under one path, and so how many copies of a
 // checkpoint there are: one on each file system. The first rank of each host leaves a file with a
-// name that nobody can guess, and looks for those of the others. The names begin with job and
-// generation, so that a job removes what its own earlier generations left, and nothing of others.
+// name that nobody can guess, and looks for those of the others.
 //
 // Thread-safety: confined to the worker's main thread.
 #ifndef LOCKSTEP_WORKER_CHECKPOINT_FOLDER_COPIES_H_
@@ -43,7 +42,6 @@ struct FolderCopies {
 // What all ranks look at together.
 struct SharedFolder {
   std::string path;
-  std::string job;   // the id of the job that looks
   std::string name;  // as the user knows it: "checkpoint.dir"
   // What the job says of it: "auto", "always", "never".
   std::string stated = "auto";

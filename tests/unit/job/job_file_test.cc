@@ -2,6 +2,9 @@
 // Good job files: what they mean, their defaults, --set, and the way back to text.
 #include "job/job_file.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -30,6 +33,37 @@ JobSpec Load(const std::string& text, const std::vector<std::string>& sets = {})
   const LoadResult result = ParseJob(text, "runs/my job.yaml", sets);
   EXPECT_TRUE(result.ok()) << result.FormatErrors();
   return result.spec;
+}
+
+// Loads "-" with a socket that says `text` as the standard input.
+LoadResult LoadFromSocket(const std::string& text, const std::vector<std::string>& sets = {}) {
+  int ends[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  EXPECT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  ::close(ends[1]);
+  const int before = ::dup(STDIN_FILENO);
+  EXPECT_EQ(::dup2(ends[0], STDIN_FILENO), STDIN_FILENO);
+  ::close(ends[0]);
+  LoadResult result = LoadJobFile(kStandardInput, sets);
+  if (before < 0) {
+    ::close(STDIN_FILENO);
+  } else {
+    ::dup2(before, STDIN_FILENO);
+    ::close(before);
+  }
+  return result;
+}
+
+TEST(JobFile, TheStandardInputIsReadAsItIs) {
+  const LoadResult good = LoadFromSocket(kTrain);
+  EXPECT_TRUE(good.ok()) << good.FormatErrors();
+  EXPECT_EQ(good.source, kTrain);
+  EXPECT_EQ(good.spec.name(), "standard-input");
+  EXPECT_THAT(LoadFromSocket("nonsense: 1\n").FormatErrors(), HasSubstr("standard input:1:1"));
+  const std::string saved = std::string(kTrain) + "checkpoint: {every: 200 steps}\n";
+  EXPECT_THAT(LoadFromSocket(saved).FormatErrors(), HasSubstr("--set name=NAME"));
+  EXPECT_EQ(LoadFromSocket(saved, {"name=a"}).spec.checkpoint().dir(), "runs/a");
+  EXPECT_TRUE(LoadFromSocket(saved, {"checkpoint.dir=there"}).ok());
 }
 
 TEST(JobFile, WorkersMayBeCountedByTheCoordinator) {

@@ -92,8 +92,7 @@ class Job {
     Each([&](int r, Rank& rank) {
       const auto looked = LookAtFolder(
           rank.communicator.get(), generation,
-          {FolderOf(r), identity_.run, "checkpoint.dir", stated, identity_.run, rank.storage.get()},
-          Deadline());
+          {FolderOf(r), "checkpoint.dir", stated, identity_.run, rank.storage.get()}, Deadline());
       ASSERT_TRUE(looked.ok()) << looked.status();
       seen[static_cast<size_t>(r)] = *looked;
     });

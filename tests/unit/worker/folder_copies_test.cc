@@ -2,6 +2,7 @@
 #include "worker/checkpoint/folder_copies.h"
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -19,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using ::testing::UnorderedElementsAreArray;
+using ::testing::UnorderedElementsAre;
 
 // Hosts h0, h1, ... with one rank each, whose folders are a, b, ... below the test's.
 class FolderCopiesTest : public CheckpointerTest {
@@ -89,6 +90,8 @@ TEST_F(FolderCopiesTest, WhoSeesTheSameFolder) {
 TEST_F(FolderCopiesTest, JobsThatLookAtOneFolderInOneMomentLeaveEachOtherTheirFiles) {
   Job job = Life("aa");
   Job other = Life("aa", "other");
+  other.SetGeneration(7);  // its files have other names
+  other.Connect();
   job.ranks()[1].storage->BeforeReads([&](const std::string& path) {
     if (path.find("/.seen-") != std::string::npos) other.Look();
     return absl::OkStatus();
@@ -98,25 +101,24 @@ TEST_F(FolderCopiesTest, JobsThatLookAtOneFolderInOneMomentLeaveEachOtherTheirFi
   EXPECT_EQ(other.copies().count(), 1);
 }
 
-TEST_F(FolderCopiesTest, WhatEarlierGenerationsOfTheJobLeftIsRemoved) {
+TEST_F(FolderCopiesTest, WhatWasLeftLongAgoIsRemovedWhosesoeverItIs) {
   fs::create_directories(folder_ + "/a");
-  const auto leave = [&](const std::string& name) {
-    std::ofstream(folder_ + "/a/" + name) << "what was left";
-    return name;
+  const auto leave = [&](const std::string& name, int minutes) {
+    const std::string path = folder_ + "/a/" + name;
+    std::ofstream(path) << "what was left";
+    fs::last_write_time(path, fs::last_write_time(path) - std::chrono::minutes(minutes));
   };
-  leave(".seen-run.1.0.c0ffee");
-  const std::vector<std::string> others = {leave(".seen-other.1.0.c0ffee"),
-                                           leave(".seen-run.1.1.0.c0ffee"),
-                                           leave(".seen-run.7.0.c0ffee")};
+  leave(".seen-c0ffee-0", 62);
+  leave(".seen-job.1.0.c0ffee", 62);  // named as it was for a while
+  leave(".seen-c0ffee-1", 58);
+  leave("step-1", 62);
   Job job = Life("aa");
-  job.SetGeneration(3);
-  job.Connect();
   job.Look();
   std::vector<std::string> there;
   for (const auto& entry : fs::directory_iterator(folder_ + "/a")) {
     there.push_back(entry.path().filename());
   }
-  EXPECT_THAT(there, UnorderedElementsAreArray(others));
+  EXPECT_THAT(there, UnorderedElementsAre(".seen-c0ffee-1", "step-1"));
 }
 
 // A disk that is full in the middle of a run is no reason to end it.

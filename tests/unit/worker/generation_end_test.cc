@@ -72,6 +72,20 @@ TEST(AfterNoConnectionTest, WhoCannotBeReachedElsewhereIsForTheCoordinatorToJudg
   }
 }
 
+TEST(AfterNoConnectionTest, ANodeWithoutAnAddressIsOutOfReachFromBothSides) {
+  const GroupSpec group = Three();
+  for (const int without : {0, 2}) {
+    const absl::Status status = NoAddress(group.members[static_cast<size_t>(without)],
+                                          group.members[static_cast<size_t>(2 - without)], 2);
+    const GenerationEnd end = AfterNoConnection(group, "here", status);
+    ASSERT_TRUE(end.told.has_value());
+    EXPECT_EQ(end.told->rank(), 2);
+    EXPECT_EQ(end.told->kind(), PeerLost::UNREACHABLE);
+    EXPECT_THAT(end.told->detail(), testing::HasSubstr("whose node has no address"));
+    EXPECT_TRUE(absl::IsAborted(end.status)) << "nothing ends for good";
+  }
+}
+
 TEST(AfterNoConnectionTest, WhoDidNotComeHereEndsThisWorkerToo) {
   const absl::Status status =
       WithEnd(absl::DeadlineExceededError("as it was"), {EndCause::kPeerMissing, 1});

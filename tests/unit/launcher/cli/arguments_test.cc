@@ -316,7 +316,8 @@ TEST(Arguments, OtherVerbs) {
   EXPECT_EQ(*Parse<JoinArgs>({"join", "--slots=3"}, environment).slots, 3);
   EXPECT_EQ(Parse<DescribeArgs>({"describe", "j"}, environment).job, "j");
   EXPECT_EQ(Parse<ValidateArgs>({"validate", "j.yaml"}).job.job_file, "j.yaml");
-  EXPECT_EQ(Parse<RunArgs>({"-"}).job.job_file, "/dev/stdin");
+  EXPECT_EQ(Parse<RunArgs>({"-"}).job.job_file, "-");
+  EXPECT_EQ(Parse<EvalArgs>({"eval", "--data", "-", "model"}).data.job_file, "-");
   Parse<VersionArgs>({"--version"});
 }
 
