@@ -14,12 +14,12 @@ namespace {
 
 constexpr char kUrl[] = "lockstep/group-end";
 
+}  // namespace
+
 std::string NameOf(const GroupMember& member) {
   if (member.host.empty()) return absl::StrCat("rank ", member.rank);
   return absl::StrCat("rank ", member.rank, " (host ", member.host, ")");
 }
-
-}  // namespace
 
 absl::Status WithEnd(absl::Status status, GroupEnd end) {
   LS_CHECK(!status.ok());

@@ -6,6 +6,7 @@
 #define LOCKSTEP_COLLECTIVES_GROUP_END_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "collectives/communicator.h"
@@ -37,6 +38,9 @@ struct GroupEnd {
 
 // `status`, an error, carrying `end`.
 absl::Status WithEnd(absl::Status status, GroupEnd end);
+
+// Returns what messages call a member: "rank 1 (host b)", or without its host where none is known.
+std::string NameOf(const GroupMember& member);
 
 // Returns that a rank and its `peer` on another node are out of reach of each other (kUnreachable):
 // the node of `without`, one of the two, has no address; `other` is the other one.

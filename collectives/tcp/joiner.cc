@@ -41,11 +41,6 @@ Joiner::Joiner(JoinOptions options)
   }
 }
 
-std::string Joiner::NameOf(const GroupMember& member) const {
-  if (member.host.empty()) return absl::StrCat("rank ", member.rank);
-  return absl::StrCat("rank ", member.rank, " (host ", member.host, ")");
-}
-
 absl::Status Joiner::Check() const {
   if (options_.group->secret.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(

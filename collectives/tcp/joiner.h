@@ -82,7 +82,6 @@ class Joiner {
   absl::Status Check() const;
   bool Complete() const;
   absl::Status Missing() const;
-  std::string NameOf(const GroupMember& member) const;
 
   // ---- connecting (joiner_connect.cc) ----
   void StartTries(absl::Time now);

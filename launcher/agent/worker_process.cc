@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "coordinator/client/token.h"
@@ -103,7 +104,7 @@ ProcessStarter::Callbacks WorkerProcess::Callbacks() {
   };
   callbacks.on_failed = [this](const absl::Status& why) {
     node_->post([this, why] {
-      const bool folder = why.message().substr(0, 5) == "chdir";
+      const bool folder = absl::StartsWith(why.message(), "chdir");
       node_->on_start_failed(
           this, folder ? Annotate(why, absl::StrCat("its folder ", WorkFolder(assignment_))) : why);
     });

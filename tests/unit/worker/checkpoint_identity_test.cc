@@ -46,6 +46,17 @@ TEST_F(CheckpointIdentityTest, TheSameJobMayGoOnHoweverManyWorkersItHas) {
   EXPECT_EQ(Difference(job), "");
 }
 
+// What it changes of the plan, the plan's hash says.
+TEST_F(CheckpointIdentityTest, KeepingWhatIsMadeOfWeightsIsNoDifference) {
+  JobSpec job = ExampleJob();
+  Passes& passes = *job.mutable_train()->mutable_passes();
+  passes.set_keep_constants(false);
+  EXPECT_EQ(Difference(job), "");
+  EXPECT_EQ(DifferenceOf(Of(job), Of(ExampleJob())), "");
+  passes.set_fuse(false);
+  EXPECT_THAT(Difference(job), HasSubstr("train.passes"));
+}
+
 TEST_F(CheckpointIdentityTest, WhatDecidesTheMathIsNamed) {
   JobSpec job = ExampleJob();
   job.mutable_train()->mutable_optimizer()->mutable_sgd()->set_lr(0.05);
