@@ -26,12 +26,17 @@ constexpr int64_t kAheadTiles = 32;
 constexpr int64_t kResidentFloats = 150 * 1024;
 // A product of so few counts of k is little more than writing C.
 constexpr int64_t kShort = 128;
-// Panels of few rows are one stream, which is asked for so many floats ahead into L1, and twice as
-// many into L2, which waits for more lines at a time: processors' own prefetching ends at each
+// Panels of few rows are one stream, which is asked for so many floats ahead into L1, and half as
+// many more into L2, which waits for more lines at a time: processors' own prefetching ends at each
 // page.
-constexpr int64_t kFewAhead = 768;
+constexpr int64_t kFewAhead = 1024;
 // Counts of k of a panel that stay in L1 for the next few rows.
 constexpr int64_t kFewBlock = 256;
+// From this many of few rows on, bf16 of A is widened once instead of in each tile, and results are
+// gathered before they are written, of so many panels at a time: rows of C lie a stride apart, and
+// two lines of each after every panel hold up the stream of B.
+constexpr int64_t kSeveralRows = 3;
+constexpr int64_t kGatheredPanels = 8;
 // With so few rows the result is transposed more quickly than the other operand.
 constexpr int64_t kSwapRows = 128;
 
@@ -52,6 +57,7 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
   few_ = shape.m <= kMostFewRows && !shape.a_transposed && !shape.rounds_b;
   wide_ = shape.bf16 && !shape.pairs && !few_;
   each_ = wide_ ? 2 : 1;
+  widens_few_ = few_ && shape.bf16 && shape.m >= kSeveralRows && simd_.widened_tile[1] != nullptr;
   k_ = shape.bf16 && !wide_ && !few_ ? shape.k / 2 : shape.k;
   const int64_t stored = k_ / each_;
   // A B^T has both operands along k. The one that becomes B is transposed while packing.
@@ -96,9 +102,13 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
   }
   scratch_floats_ = panel_floats_ * static_cast<size_t>(threads);
   if (swapped_) scratch_floats_ += static_cast<size_t>(shape.m * shape.n);
-  // Of bf16, the rows of A widened.
-  if (few_)
-    scratch_floats_ = shape.bf16 ? static_cast<size_t>((shape.m * shape.k + 15) / 16 * 16) : 0;
+  // Of bf16, the rows of A widened, then what the threads gather.
+  if (few_) {
+    gathered_offset_ = shape.bf16 ? (shape.m * shape.k + 15) / 16 * 16 : 0;
+    const int64_t gathered =
+        shape.m < kSeveralRows ? 0 : threads * shape.m * kGatheredPanels * width;
+    scratch_floats_ = static_cast<size_t>(gathered_offset_ + gathered);
+  }
 }
 
 void Gemm::RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t column,
@@ -273,17 +283,38 @@ void Gemm::RunPacked(const void* a, const float* packed, float* c, bool accumula
         scratch, pool);
 }
 
-void Gemm::RunFewPacked(const Operands& operands, ThreadPool* pool) const {
+void Gemm::RunFewPacked(Operands operands, float* scratch, ThreadPool* pool) const {
   const int64_t width = simd_.tile_columns;
+  if (widens_few_) {
+    simd_.widen_pairs(operands.a, m_ * StoredK(), scratch);
+    operands.a = scratch;
+  }
   pool->Run([&](int index) {
     const auto [begin, end] = PartOf(DivideUp(n_, width), index, threads_);
-    for (int64_t panel = begin; panel < end; ++panel) RunFewPanel(operands, panel * width);
+    if (m_ < kSeveralRows || operands.accumulate) {
+      for (int64_t column = begin * width; column < end * width; column += width) {
+        RunFewPanel(operands, column, operands.c + column, operands.c_stride);
+      }
+      return;
+    }
+    const int64_t group = kGatheredPanels * width;
+    float* const results = scratch + gathered_offset_ + index * m_ * group;
+    for (int64_t first = begin * width; first < end * width; first += group) {
+      const int64_t last = std::min({first + group, end * width, n_});
+      for (int64_t column = first; column < last; column += width) {
+        RunFewPanel(operands, column, results + column - first, group);
+      }
+      for (int64_t row = 0; row < m_; ++row) {
+        std::copy_n(results + row * group, last - first,
+                    operands.c + row * operands.c_stride + first);
+      }
+    }
   });
 }
 
-void Gemm::RunFewPanel(const Operands& operands, int64_t column) const {
+void Gemm::RunFewPanel(const Operands& operands, int64_t column, float* c, int64_t c_stride) const {
   const int64_t width = simd_.tile_columns, k = StoredK();
-  const auto& tiles = shape_.bf16 ? simd_.pair_tile : simd_.tile;
+  const int64_t each = widens_few_ ? 2 : 1;
   const auto at = [](const float* values, int64_t offset) {
     return values == nullptr ? nullptr : values + offset;
   };
@@ -292,10 +323,10 @@ void Gemm::RunFewPanel(const Operands& operands, int64_t column) const {
   const int64_t parts = DivideUp(m_, std::min<int64_t>(kMostFewRows, simd_.tile_rows - 1));
   const int64_t rows = DivideUp(m_, parts), block = parts == 1 ? k : kFewBlock;
   Tile tile;
-  tile.a_row = k;
+  tile.a_row = each * k;
   tile.a_k = 1;
   tile.b_stride = width;
-  tile.c_stride = operands.c_stride;
+  tile.c_stride = c_stride;
   tile.epilogue = operands.epilogue;
   tile.columns = std::min(width, n_ - column);
   tile.epilogue.bias = at(operands.epilogue.bias, column);
@@ -306,12 +337,13 @@ void Gemm::RunFewPanel(const Operands& operands, int64_t column) const {
     tile.last = p + block >= k;
     for (int64_t row = 0; row < m_; row += rows) {
       const int64_t from = row * n_ + column;
-      tile.a = operands.a + row * k + p;
-      tile.c = operands.c + row * operands.c_stride + column;
+      tile.a = operands.a + each * (row * k + p);
+      tile.c = c + row * c_stride;
       tile.epilogue.residual = at(operands.epilogue.residual, from);
       tile.epilogue.mask = at(operands.epilogue.mask, from);
       tile.ahead_rows = row == 0 ? kFewAhead / width : 0;
-      tiles[std::min(rows, m_ - row)](tile);
+      const int64_t count = std::min(rows, m_ - row);
+      (widens_few_ ? simd_.widened_tile : shape_.bf16 ? simd_.pair_tile : simd_.tile)[count](tile);
     }
   }
 }
@@ -355,7 +387,7 @@ void Gemm::RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch
   if (few_) {
     if (operands.packed != nullptr) {
       operands.epilogue = {epilogue.bias, epilogue.residual, n_, epilogue.relu, epilogue.mask, n_};
-      RunFewPacked(operands, pool);
+      RunFewPacked(operands, scratch, pool);
     } else {
       RunFew(operands, epilogue, scratch, pool);
     }

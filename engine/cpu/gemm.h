@@ -114,9 +114,9 @@ class Gemm {
   // Columns [begin, end) of B, whose first is a panel's, in the order of RunFewPacked.
   void PackFew(const void* b, int64_t begin, int64_t end, float* panels) const;
   // The same with all of B packed: it is read in one stream, which is all the work.
-  void RunFewPacked(const Operands& operands, ThreadPool* pool) const;
-  // The panel of B that begins with `column`.
-  void RunFewPanel(const Operands& operands, int64_t column) const;
+  void RunFewPacked(Operands operands, float* scratch, ThreadPool* pool) const;
+  // The panel of B that begins with `column`, whose first result goes to c.
+  void RunFewPanel(const Operands& operands, int64_t column, float* c, int64_t c_stride) const;
   // The product of either way.
   void RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch,
              ThreadPool* pool) const;
@@ -150,12 +150,13 @@ class Gemm {
   const HalfKernels& half_;
   const int threads_;
   const GemmShape shape_;
-  bool few_ = false;      // a product of FewRows, which packs nothing by itself
-  bool wide_ = false;     // bf16 that is widened while it is packed
-  int64_t each_ = 1;      // counts of k that a stored element makes, 2 of wide pairs
-  int64_t k_ = 0;         // counts of k, or pairs of them
-  bool swapped_ = false;  // tiles compute C^T
-  int64_t m_ = 0;         // rows and columns of the tiles' product
+  bool few_ = false;         // a product of FewRows, which packs nothing by itself
+  bool widens_few_ = false;  // of bf16 with B packed, A is widened before its tiles
+  bool wide_ = false;        // bf16 that is widened while it is packed
+  int64_t each_ = 1;         // counts of k that a stored element makes, 2 of wide pairs
+  int64_t k_ = 0;            // counts of k, or pairs of them
+  bool swapped_ = false;     // tiles compute C^T
+  int64_t m_ = 0;            // rows and columns of the tiles' product
   int64_t n_ = 0;
   int64_t a_row_ = 0;  // of stored elements, as all strides
   int64_t a_k_ = 0;
@@ -171,7 +172,8 @@ class Gemm {
   int64_t block_panels_ = 0;
   size_t panel_floats_ = 0;  // of one thread: the block of B, then that of A
   size_t a_pack_offset_ = 0;
-  size_t rounded_offset_ = 0;  // of what RoundPanels rounds
+  size_t rounded_offset_ = 0;    // of what RoundPanels rounds
+  int64_t gathered_offset_ = 0;  // of few rows' results, behind the rows that are widened
   size_t scratch_floats_ = 0;
 };
 

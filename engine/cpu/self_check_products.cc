@@ -77,15 +77,18 @@ constexpr int kLayouts = 3;
 // that is added.
 constexpr int kForms = 5;
 
-// Returns whether the tile of `r` rows is right for one layout of A and of B and one form.
+// Returns whether the tile of `r` rows is right for one layout of A and of B and one form. `widen`:
+// what makes of A's pairs the numbers that the tile reads, if it does.
 bool TileIsRight(const TileCase& c, void (*run)(const Tile&), int64_t r, int layout, bool packed_b,
-                 int form) {
+                 int form, void (*widen)(const float*, int64_t, float*) = nullptr) {
   const int64_t a_row = layout == 0 ? kDepth : 1;
   const int64_t a_k = layout == 0 ? 1 : layout == 1 ? c.rows : kMostRows + 3;
   std::vector<float> a(static_cast<size_t>(kDepth * (kMostRows + 3) + kMostRows * kDepth), 0.0f);
   for (int64_t i = 0; i < r; ++i) {
     for (int64_t p = 0; p < kDepth; ++p) a[static_cast<size_t>(i * a_row + p * a_k)] = c.A(i, p);
   }
+  std::vector<float> wide(2 * a.size());
+  if (widen != nullptr) widen(a.data(), std::ssize(a), wide.data());
   const int64_t b_stride = packed_b ? c.columns : kMostColumns;
   std::vector<float> b(static_cast<size_t>(kDepth * b_stride));
   for (int64_t p = 0; p < kDepth; ++p) {
@@ -94,8 +97,8 @@ bool TileIsRight(const TileCase& c, void (*run)(const Tile&), int64_t r, int lay
   const int64_t stride = kMostColumns;
   std::vector<float> result = c.before;
   Tile tile{.k = kDepth,
-            .a = a.data(),
-            .a_row = a_row,
+            .a = widen == nullptr ? a.data() : wide.data(),
+            .a_row = widen == nullptr ? a_row : 2 * a_row,
             .a_k = a_k,
             .b = b.data(),
             .b_stride = b_stride,
@@ -140,7 +143,9 @@ void CheckTiles(KernelComparison* compare) {
   for (int r = 1; r <= simd.tile_rows; ++r) {
     for (int form = 0; form < kForms; ++form) {
       if (TileIsRight(pairs, simd.pair_tile[r], r, 0, true, form) &&
-          TileIsRight(pairs, simd.pair_tile[r], r, 1, true, form)) {
+          TileIsRight(pairs, simd.pair_tile[r], r, 1, true, form) &&
+          (r > kMostFewRows || simd.widened_tile[r] == nullptr ||
+           TileIsRight(pairs, simd.widened_tile[r], r, 0, true, form, simd.widen_pairs))) {
         continue;
       }
       return compare->Fail(absl::StrCat("tile of ", r, " rows of bf16"));

@@ -47,8 +47,8 @@ struct Tile {
   // The next tile's C, where it is needed as soon as that begins. Null: this tile's is asked for.
   float* ahead_c = nullptr;
   bool adds = false;  // the chain begins with 0, and its sum is added to C
-  // B is asked for so many counts of k before it is needed, into the first-level cache, and twice
-  // as many before, into the second. 0: not. Tiles of kMostFewRows rows or fewer, but not of
+  // B is asked for so many counts of k before it is needed, into the first-level cache, and half as
+  // many more before, into the second. 0: not. Tiles of kMostFewRows rows or fewer, but not of
   // tile_rows, do so.
   int64_t ahead_rows = 0;
 };
@@ -99,6 +99,10 @@ struct SimdKernels {
   // of the high halves, then that of the low ones.
   // REQUIRES: a_k is 1 or as pack_pair_rows leaves it; B is a panel.
   void (*pair_tile[17])(const Tile& tile);
+  // The same of pairs in B and, in A, their numbers as widen_pairs has them; a_k is 1, and k counts
+  // pairs. r rows, 1 <= r <= kMostFewRows and r < tile_rows. Null where pair_tile has an
+  // instruction for pairs.
+  void (*widened_tile[kMostFewRows + 1])(const Tile& tile);
   // few_rows[r] works on r rows, 1 <= r <= kMostFewRows.
   void (*few_rows[kMostFewRows + 1])(const FewRows& product);
   // panel[p * tile_columns + j] = src[j * stride + p] for j < columns, 0 beyond; p < k.

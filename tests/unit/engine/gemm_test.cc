@@ -184,6 +184,34 @@ TEST_P(GemmTest, OfBf16IsTheDefinedChains) {
   }
 }
 
+// Packed, several of few rows gather the results of some panels before they write them: of more
+// panels than these, and not to the end of the last ones.
+TEST(LargeGemmTest, FewRowsOfManyColumnsAreTheDefinedChains) {
+  for (const int64_t m : {1, 3, 8}) {
+    GemmShape shape{.m = m, .n = 597, .k = 38};
+    const Operands of(shape);
+    const std::vector<uint16_t> a = Narrow(of.a), b = Narrow(of.b);
+    const std::vector<float> right = Defined(shape, of, true), added = Defined(shape, of, false);
+    shape.bf16 = true;
+    const std::vector<float> right_of_bf16 = DefinedOfBf16(shape, a, b, of.bias);
+    for (const Isa isa : UsableIsas()) {
+      for (const int threads : {1, 2, 7}) {
+        const auto what = [&] {
+          return testing::Message() << Name(isa) << ", " << threads << " threads, " << m << " rows";
+        };
+        shape.bf16 = false;
+        EXPECT_TRUE(EqualBits(Multiplied(shape, of, true, isa, threads), right)) << what();
+        EXPECT_TRUE(EqualBits(Multiplied(shape, of, false, isa, threads), added)) << what();
+        shape.bf16 = true;
+        EXPECT_TRUE(EqualBits(Multiplied(shape, a.data(), b.data(), of.c, false,
+                                         {.bias = of.bias.data()}, isa, threads),
+                              right_of_bf16))
+            << what();
+      }
+    }
+  }
+}
+
 // Several strips of rows and blocks of k, with B small enough to stay in L2 and not; products with
 // A stored [k, m] of few and of more k; one that is transposed as a whole; and one of fewer parts
 // than threads.
