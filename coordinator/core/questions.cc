@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/command.h"
 #include "coordinator/core/context.h"
 #include "coordinator/core/handover.h"
 #include "coordinator/core/job_machine.h"
@@ -73,8 +74,10 @@ void SayWhy(const State& state, absl::Time now,
   }
 }
 
-// The part of the time for which it has run in which the worker that is there the longest trained.
+// The part of the time for which it has run in which the worker that is there the longest trained;
+// of what a command does nothing is known.
 void SetGoodput(const Job& job, absl::Time now, DescribeJobResponse& response) {
+  if (IsCommand(job)) return;
   absl::Duration ran = job.ran;
   if (job.started != absl::InfinitePast()) ran += (job.final() ? job.ended : now) - job.started;
   if (ran <= absl::ZeroDuration()) return;

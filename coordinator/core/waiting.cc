@@ -45,7 +45,11 @@ std::string SayWanted(const Job& job) {
 }
 
 // Returns what would let the job start, when no node that is there could ever hold it.
-std::string WhatWouldHelp(const Job& job, int nodes, int largest) {
+std::string WhatWouldHelp(const State& state, const Job& job, int nodes, int largest) {
+  // Hosts of a run without a daemon come by themselves, and serve it alone.
+  const bool is_private = std::any_of(state.nodes.begin(), state.nodes.end(),
+                                      [](const auto& node) { return node.second.is_private; });
+  if (is_private && nodes > 0) return "waits for the run's other hosts";
   const Resources& resources = job.spec().resources();
   const int per_node = resources.nproc_per_node();
   if (nodes == 0) {
@@ -184,7 +188,7 @@ std::string WaitingTexts::Of(int place) {
   if (ahead != place && WhyNotRankZero(job, waiting).empty() &&
       PlaceLeast(*waiting.ask, whole).empty()) {
     const Counts& counts = CountsOf(waiting);
-    return absl::StrCat(text, "; ", WhatWouldHelp(job, counts.nodes, counts.largest));
+    return absl::StrCat(text, "; ", WhatWouldHelp(state_, job, counts.nodes, counts.largest));
   }
   if (ahead >= 0 && ahead != place &&
       ranks_[static_cast<size_t>(place)] > ranks_[static_cast<size_t>(ahead)]) {

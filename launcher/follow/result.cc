@@ -126,8 +126,9 @@ std::string ResultSummary(const JobStatus& told) {
     }
   }
   if (result.steps() > 0) {
-    line("trained", absl::StrFormat("%s steps, %.4g epochs, %d workers", WithCommas(result.steps()),
-                                    result.epochs(), result.workers()));
+    line("trained", absl::StrFormat("%s steps, %.4g epochs, %d %s", WithCommas(result.steps()),
+                                    result.epochs(), result.workers(),
+                                    result.workers() == 1 ? "worker" : "workers"));
   }
   std::string time = ShortDuration(result.wall_seconds());
   if (result.train_seconds() > 0) {

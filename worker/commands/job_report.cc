@@ -232,7 +232,7 @@ std::string ReportText(const JobReport& report) {
   line("  activations", bytes(need.activations));
   line("  workspace", bytes(need.workspace));
   line("  data", bytes(need.data));
-  if (need.checkpoint > 0) line("  checkpoint copy", bytes(need.checkpoint));
+  if (need.checkpoint > 0) line("  checkpoint", bytes(need.checkpoint));
   text += GpuLines(report);
   line("precision",
        absl::StrCat(report.precision,

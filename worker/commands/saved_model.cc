@@ -139,6 +139,10 @@ absl::StatusOr<std::unique_ptr<SavedModel>> SavedModel::Open(const std::string& 
     return absl::NotFoundError(absl::StrCat(
         "no ", path, ": a saved model is a folder with model.safetensors and config.json"));
   }
+  if (IsFolder(path + "/model") && ::access((path + "/config.json").c_str(), F_OK) != 0) {
+    return absl::NotFoundError(
+        absl::StrCat(path, " is the folder of a run: its model is ", path, "/model"));
+  }
   const std::string file = IsFolder(path) ? path + "/model.safetensors" : path;
   const size_t slash = file.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : file.substr(0, slash);

@@ -273,6 +273,10 @@ TEST_F(SavedModelTest, SaysWhatIsMissingOrWrong) {
   EXPECT_EQ(with("lockstep", "other").code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(with("{", "[").code(), absl::StatusCode::kDataLoss);
   EXPECT_TRUE(with("lockstep", "lockstep").ok());
+  // A run's folder is not its model.
+  std::filesystem::create_directories(folder_ + "/run/model");
+  EXPECT_THAT(std::string(SavedModel::Open(folder_ + "/run", 1, "", 50).status().message()),
+              HasSubstr("its model is " + folder_ + "/run/model"));
   Data data;
   data.mutable_synthetic()->set_features(41);
   const auto model = SavedModel::Open(folder_, 1, "", 50);
