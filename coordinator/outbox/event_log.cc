@@ -21,6 +21,16 @@ std::shared_ptr<const JobEvent> FirstAfter(const std::deque<std::shared_ptr<cons
   return found == ring.end() ? nullptr : *found;
 }
 
+// What stands in the place of lines that are kept no more; `newest` has the last of them.
+std::shared_ptr<const JobEvent> NoteOfGone(const JobEvent& newest) {
+  auto note = std::make_shared<JobEvent>();
+  note->set_sequence(newest.sequence());
+  *note->mutable_time() = newest.time();
+  note->set_notice(
+      "lines that workers printed before are not kept any more; the log files have all of them");
+  return note;
+}
+
 }  // namespace
 
 void EventLog::Append(JobEvent event) {
@@ -37,6 +47,7 @@ void EventLog::Append(JobEvent event) {
     while ((log_lines_ > kMaxLogLines || log_bytes_ > kMaxLogBytes) && logs_.size() > 1) {
       log_lines_ -= logs_.front()->log().lines_size();
       log_bytes_ -= logs_.front()->ByteSizeLong();
+      gone_ = NoteOfGone(*logs_.front());
       logs_.pop_front();
     }
   } else {
@@ -52,7 +63,10 @@ std::shared_ptr<const JobEvent> EventLog::After(int64_t sequence, bool logs) con
     if (first == nullptr || event->sequence() < first->sequence()) first = event;
   };
   consider(progress_);
-  if (logs) consider(FirstAfter(logs_, sequence));
+  if (logs) {
+    consider(gone_);
+    consider(FirstAfter(logs_, sequence));
+  }
   return first;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The events of one job, kept for followers: log lines and other events each in a ring of their
 // own, so that a chatty job loses old lines but no state, and of progress the newest alone.
-// Followers hold a sequence number and ask for the next event; a slow one skips what is gone and
-// blocks nobody. Thread-safety: thread-compatible.
+// Followers hold a sequence number and ask for the next event; a slow one skips what is gone, is
+// told so where it is lines, and blocks nobody. Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COORDINATOR_OUTBOX_EVENT_LOG_H_
 #define LOCKSTEP_COORDINATOR_OUTBOX_EVENT_LOG_H_
 
@@ -42,6 +42,7 @@ class EventLog {
   Ring logs_;
   int64_t log_lines_ = 0;
   size_t log_bytes_ = 0;
+  std::shared_ptr<const JobEvent> gone_;  // says that older lines were; null: none were
   Ring events_;
   std::shared_ptr<const JobEvent> progress_;
 };

@@ -44,7 +44,7 @@ bool IsPrivate(const State& state, const Job& job) {
 std::vector<JobEvent> WhereItStands(const State& state, const Job& job, const JobStatus& status,
                                     absl::Time now) {
   std::vector<JobEvent> events;
-  if (!job.final() && !job.slots.empty() && !IsPrivate(state, job)) {
+  if (!job.slots.empty() && !IsPrivate(state, job)) {
     events.emplace_back().set_notice(
         absl::StrCat("the coordinator was started again and goes on from its journal; what the ",
                      "workers printed before is in ", job.run_dir, "/logs"));

@@ -179,6 +179,9 @@ int64_t AgentImpl::Conclude(WorkerProcess* worker) {
     if (const int fd = worker->output_fd(stream); fd >= 0) loop_->Forget(fd);
   }
   worker->FinishOutput();
+  if (const auto unsaid = forwarder_.Ended(worker->assignment()); unsaid.has_value()) {
+    Send(*unsaid);
+  }
   worker->ended = true;
   life_watch_->Remove(worker->id());
   return worker->EndLife();

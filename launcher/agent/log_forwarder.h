@@ -6,8 +6,10 @@
 #define LOCKSTEP_LAUNCHER_AGENT_LOG_FORWARDER_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -26,14 +28,24 @@ class LogForwarder {
   // Called now and then while messages can be sent.
   void Fill(absl::Time now) { budget_.Fill(now); }
   // The message about `lines`, as far as the budget goes; none when nothing of them fits. How many
-  // lines were left out is said before the next that fits.
+  // lines of the worker were left out is said before the next of it that fits.
   std::optional<AgentMessage> Forward(const WorkerAssignment& worker, bool is_stderr,
                                       const std::vector<std::string>& lines);
+  // The message for a worker that writes no more, when its last lines were left out: how many.
+  std::optional<AgentMessage> Ended(const WorkerAssignment& worker);
 
  private:
+  // What was left out of a worker's lines and is not said yet.
+  struct Dropped {
+    int64_t lines = 0;
+    bool is_stderr = false;  // the newest
+  };
+
+  AgentMessage MessageOf(const WorkerAssignment& worker, bool is_stderr) const;
+
   const std::string host_;
-  ForwardBudget budget_;
-  int64_t dropped_ = 0;
+  ForwardBudget budget_;                    // of all workers together
+  std::map<std::string, Dropped> dropped_;  // by the worker's incarnation
 };
 
 }  // namespace lockstep::launcher

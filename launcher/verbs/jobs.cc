@@ -285,7 +285,14 @@ int RunVerb(const SubmitArgs& args) {
     std::cerr << "submitted as " << id;
     if (jobs->size() > 1) std::cerr << " and " << jobs->size() - 1 << " more";
     std::cerr << std::endl;
-    TellOfMissingNodes(args, client.get());
+    if (args.hold) {
+      std::cerr << (jobs->size() == 1 ? "it is held until: launcher release"
+                                      : "they are held, each until: launcher release")
+                << args.coordinator.flags << (jobs->size() == 1 ? absl::StrCat(" ", id) : " JOB")
+                << std::endl;
+    } else {
+      TellOfMissingNodes(args, client.get());
+    }
   }
   if (args.follow) {
     return FollowSubmitted(args, client.get(), jobs->front().job_id(),
@@ -358,10 +365,14 @@ int RunVerb(const LogsArgs& args) {
   request.set_follow(args.follow);
   StateTeller teller;
   bool printed = false;
+  bool told = false;  // such as where lines are that are not here
   const absl::Status followed = (*client)->FollowJob(
       request,
       [&](const JobEvent& event) {
-        if (event.has_notice()) std::cerr << Printable(event.notice()) << std::endl;
+        if (event.has_notice()) {
+          std::cerr << Printable(event.notice()) << std::endl;
+          told = true;
+        }
         if (event.has_state() && args.follow && !args.common.quiet) teller.Tell(event.state());
         if (!event.has_log()) return true;
         if (args.rank.has_value() && *args.rank != event.log().slot()) return true;
@@ -376,7 +387,7 @@ int RunVerb(const LogsArgs& args) {
       kReconnectFor);
   if (stopped) return kExitInterrupted;
   if (!followed.ok()) return Complain(followed);
-  if (args.rank.has_value() && !printed && !args.common.quiet) {
+  if (args.rank.has_value() && !printed && !told && !args.common.quiet) {
     std::cerr << "no line of a rank " << *args.rank << " is there; 'launcher describe' shows the "
               << "job's ranks" << std::endl;
   }

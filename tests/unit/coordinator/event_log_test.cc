@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 
 namespace lockstep::coordinator {
@@ -14,13 +15,29 @@ JobEvent Line(size_t bytes) {
   return event;
 }
 
-// The first one that is kept.
-int64_t Oldest(const EventLog& log) { return log.After(0, /*logs=*/true)->sequence(); }
+// The first line that is kept, after the note that older ones are not.
+int64_t Oldest(const EventLog& log) {
+  const std::shared_ptr<const JobEvent> note = log.After(0, /*logs=*/true);
+  EXPECT_TRUE(note->has_notice());
+  const std::shared_ptr<const JobEvent> first = log.After(note->sequence(), /*logs=*/true);
+  EXPECT_TRUE(first->has_log());
+  return first->sequence();
+}
 
 TEST(EventLogTest, KeepsTheNewestLines) {
   EventLog log;
-  for (int64_t i = 0; i < EventLog::kMaxLogLines + 10; ++i) log.Append(Line(1));
+  for (int64_t i = 0; i < EventLog::kMaxLogLines; ++i) log.Append(Line(1));
+  EXPECT_EQ(log.After(0, /*logs=*/true)->sequence(), 1) << "all are there";
+  for (int64_t i = 0; i < 10; ++i) log.Append(Line(1));
   EXPECT_EQ(Oldest(log), 11);
+}
+
+TEST(EventLogTest, WhoMissesLinesIsTold) {
+  EventLog log;
+  for (int64_t i = 0; i < EventLog::kMaxLogLines + 10; ++i) log.Append(Line(1));
+  EXPECT_TRUE(log.After(9, /*logs=*/true)->has_notice()) << "the tenth is gone";
+  EXPECT_TRUE(log.After(10, /*logs=*/true)->has_log()) << "nothing is missing";
+  EXPECT_EQ(log.After(0, /*logs=*/false), nullptr) << "who wants no lines misses none";
 }
 
 TEST(EventLogTest, LongLinesAreFewer) {

@@ -73,12 +73,43 @@ TEST(LogForwarderTest, SaysHowManyLinesWereLeftOut) {
   EXPECT_EQ(message->log().lines().slot(), 2);
   EXPECT_TRUE(message->log().lines().is_stderr());
   EXPECT_THAT(message->log().lines().lines(),
-              ElementsAre("abc?", testing::HasSubstr("[1 lines"), "x"));
+              ElementsAre("abc?", testing::HasSubstr("[1 line is"), "x"));
   EXPECT_FALSE(forwarder.Forward(worker, false, {"y", "z"}).has_value());
   forwarder.Fill(start + absl::Seconds(1));
   message = forwarder.Forward(worker, false, {"z"});
   ASSERT_TRUE(message.has_value());
   EXPECT_THAT(message->log().lines().lines(), ElementsAre(testing::HasSubstr("[2 lines"), "z"));
+}
+
+TEST(LogForwarderTest, SaysOfEachWorkerWhatItLost) {
+  LogForwarder forwarder("tiger", /*capacity=*/40, /*bytes_per_second=*/40);
+  WorkerAssignment loud, quiet;
+  loud.set_job_id("j");
+  loud.set_incarnation("1");
+  loud.set_slot(3);
+  quiet.set_job_id("k");
+  quiet.set_incarnation("2");
+  const absl::Time start = absl::UnixEpoch();
+  forwarder.Fill(start);
+  EXPECT_FALSE(forwarder.Ended(loud).has_value()) << "nothing is lost yet";
+  ASSERT_TRUE(forwarder.Forward(loud, false, {"0123456789", "x", "y"}).has_value());
+  EXPECT_FALSE(forwarder.Forward(loud, true, {"z"}).has_value());
+  forwarder.Fill(start + absl::Seconds(1));
+  auto message = forwarder.Forward(quiet, false, {"a", "0123456789"});
+  ASSERT_TRUE(message.has_value());
+  EXPECT_THAT(message->log().lines().lines(), ElementsAre("a")) << "the other one's loss";
+  // What is lost at the end is said, too, however little there is room for.
+  message = forwarder.Ended(loud);
+  ASSERT_TRUE(message.has_value());
+  EXPECT_EQ(message->log().job_id(), "j");
+  EXPECT_EQ(message->log().worker_incarnation(), "1");
+  EXPECT_EQ(message->log().lines().slot(), 3);
+  EXPECT_TRUE(message->log().lines().is_stderr());
+  EXPECT_THAT(message->log().lines().lines(), ElementsAre(testing::HasSubstr("[3 lines are")));
+  EXPECT_FALSE(forwarder.Ended(loud).has_value()) << "it is said once";
+  message = forwarder.Ended(quiet);
+  ASSERT_TRUE(message.has_value());
+  EXPECT_THAT(message->log().lines().lines(), ElementsAre(testing::HasSubstr("[1 line is")));
 }
 
 TEST(ToUtf8Test, ReplacesWhatIsNoCharacter) {
