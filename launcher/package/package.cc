@@ -21,6 +21,7 @@
 #include "common/fd.h"
 #include "common/printable.h"
 #include "common/status.h"
+#include "common/utf8.h"
 #include "coordinator/client/package_store.h"
 #include "launcher/package/ignore.h"
 #include "proto/package.pb.h"
@@ -123,6 +124,12 @@ class Packer {
       return errno == ENOENT ? absl::OkStatus() : ErrnoStatus(errno, path);
     }
     if (rules_->Ignores(path, S_ISDIR(status.st_mode))) return absl::OkStatus();
+    // A package's names are text.
+    if (ToUtf8(name) != name) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the name '", Printable(path), "' is not UTF-8: rename it, or leave it out ",
+                       "in ", kIgnoreFile));
+    }
     if (S_ISDIR(status.st_mode)) {
       const UniqueFd child(::openat(folder, name.c_str(), kFolderFlags));
       if (!child.valid()) return ErrnoStatus(errno, path);
@@ -134,6 +141,11 @@ class Packer {
       const ssize_t n = ::readlinkat(folder, name.c_str(), target, sizeof(target));
       if (n < 0) return ErrnoStatus(errno, path);
       found.link.assign(target, static_cast<size_t>(n));
+      if (ToUtf8(found.link) != found.link) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            path, " is a link to '", Printable(found.link),
+            "', which is not UTF-8: ", "rename that, or leave the link out in ", kIgnoreFile));
+      }
       if (!StaysInside(path, found.link)) {
         return absl::FailedPreconditionError(
             absl::StrCat(path, " is a link out of the workdir (", Printable(found.link),

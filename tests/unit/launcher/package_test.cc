@@ -116,6 +116,18 @@ TEST_F(PackageTest, WhatCannotBeSentIsNamed) {
   EXPECT_THAT(std::string(PackFolder(in()).status().message()),
               HasSubstr("pipe is neither a file nor a folder"));
   fs::remove(in() + "/pipe");
+  // Names are text on their way.
+  fs::create_directory(in() + "/caf\xe9");
+  EXPECT_THAT(std::string(PackFolder(in()).status().message()),
+              HasSubstr("the name 'caf\\xe9' is not UTF-8: rename it, or leave it out in"));
+  Write(".lockstepignore", "caf*\n");
+  EXPECT_TRUE(PackFolder(in()).ok());
+  fs::remove(in() + "/.lockstepignore");
+  fs::remove(in() + "/caf\xe9");
+  fs::create_symlink("caf\xe9", in() + "/src/way");
+  EXPECT_THAT(std::string(PackFolder(in()).status().message()),
+              HasSubstr("src/way is a link to 'caf\\xe9', which is not UTF-8"));
+  fs::remove(in() + "/src/way");
   Write("model.bin", "");
   Write("small", "x");
   fs::resize_file(in() + "/model.bin", coordinator::kMostPackageBytes + 1);
