@@ -125,6 +125,9 @@ TEST(JobErrors, ASetupThatWouldBeLost) {
   EXPECT_THAT(Errors("run: {command: a, setup: b}\nsetup: c\n", {}),
               HasSubstr("job.yaml:2:1: error: 'setup' stands beside 'run' and, on line 1, in it"));
   EXPECT_EQ(Errors("run: a\nsetup: c\n", {"run.setup=d"}), "");
+  // A flag may name it as it stands in the file.
+  EXPECT_EQ(Errors("run: [a]\n", {"setup=d"}), "");
+  EXPECT_NE(Errors(kGood, {"setup=d"}), "") << "there is no command";
 }
 
 TEST(JobErrors, PrecisionsAndWhatGoesWithThem) {

@@ -148,6 +148,13 @@ TEST(JobFile, RunTakesTextAListOrAMapping) {
   spec = LoadCommand("run: {command: [a], setup: b}\n");
   EXPECT_EQ(spec.run().setup(), "b");
   EXPECT_EQ(spec.restart().max_restarts(), 0) << "a command may do harm twice";
+  const auto setup = [](const std::string& text, const std::string& set) {
+    return ParseJob(text, "run.yaml", {set}).spec.run().setup();
+  };
+  EXPECT_EQ(setup("run: [a]\n", "setup=b c"), "b c") << "a flag names it as a file does";
+  EXPECT_EQ(setup("run: a\nsetup: b\n", "setup=c"), "c");
+  EXPECT_EQ(setup("run: {command: a, setup: b}\n", "setup=c"), "c");
+  EXPECT_EQ(setup("run: a\nsetup: b\n", "setup="), "");
   EXPECT_EQ(LoadCommand("run: a\nrestart: {max_restarts: 2}\n").restart().max_restarts(), 2);
 }
 
