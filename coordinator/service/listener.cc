@@ -49,6 +49,10 @@ absl::StatusOr<TcpAddress> ParseTcp(absl::string_view address) {
         absl::StrCat("'", address, "' is not 'unix:/path', 'unix-abstract:name' or 'host:port'"));
   }
   parsed.host = std::string(address.substr(0, colon));
+  if (parsed.host.find(':') != parsed.host.npos && parsed.host[0] != '[') {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", address, "': an IPv6 address stands in brackets, as [::1]:7070"));
+  }
   return parsed;
 }
 

@@ -70,9 +70,9 @@ absl::Status CheckAddress(const std::string& verb, const CoordinatorArgs& coordi
     const bool is_socket =
         absl::ConsumePrefix(&socket, "unix:") || absl::ConsumePrefix(&socket, "unix-abstract:");
     if (is_socket ? !socket.empty() : IsHostAndPort(address)) continue;
-    return Usage(absl::StrCat("the coordinator's address '", address,
-                              "' (--coordinator or LOCKSTEP_COORDINATOR): expected HOST:PORT, "
-                              "unix:/path or unix-abstract:name"));
+    return Usage(absl::StrCat(
+        "the coordinator's address '", address, "' (--coordinator or LOCKSTEP_COORDINATOR): ",
+        WrongHostAndPort(address, "expected HOST:PORT, unix:/path or unix-abstract:name")));
   }
   return absl::OkStatus();
 }

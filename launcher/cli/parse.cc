@@ -49,7 +49,18 @@ bool IsHostAndPort(const std::string& text) {
   const size_t colon = text.rfind(':');
   int port = 0;
   return colon != std::string::npos && colon > 0 && text.find('/') == std::string::npos &&
-         absl::SimpleAtoi(text.substr(colon + 1), &port) && port >= 1 && port <= 65535;
+         !IsBareIpv6(text) && absl::SimpleAtoi(text.substr(colon + 1), &port) && port >= 1 &&
+         port <= 65535;
+}
+
+bool IsBareIpv6(absl::string_view text) {
+  return text.find(':') != text.rfind(':') && !absl::StartsWith(text, "[") &&
+         text.find('/') == text.npos;
+}
+
+std::string WrongHostAndPort(absl::string_view text, absl::string_view expected) {
+  return absl::StrCat(
+      expected, IsBareIpv6(text) ? "; an IPv6 address stands in brackets, as [::1]:7070" : "");
 }
 
 absl::StatusOr<std::string> OnePositional(const Line& line, const std::string& what) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "launcher/cli/arguments.h"
 #include "launcher/cli/flags.h"
 
@@ -33,6 +34,10 @@ absl::StatusOr<std::optional<int>> ParseOptionalCount(const Words& words, const 
                                                       int least);
 // Returns whether `text` is a host and a port of it.
 bool IsHostAndPort(const std::string& text);
+// Returns whether `text` has an IPv6 address without brackets: where its port begins nobody knows.
+bool IsBareIpv6(absl::string_view text);
+// `expected`, and what to write where an IPv6 address is the reason why `text` is not that.
+std::string WrongHostAndPort(absl::string_view text, absl::string_view expected);
 // That the line has no command after "--", and no other argument either.
 absl::Status NoCommand(const Line& line);
 absl::Status NoArgument(const Line& line);

@@ -93,8 +93,9 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
 
 absl::StatusOr<std::string> ParseEndpoint(const std::string& endpoint) {
   if (!IsHostAndPort(endpoint)) {
-    return Usage(absl::StrCat("--rdzv-endpoint ", endpoint,
-                              ": expected HOST:PORT, of the host with --node-rank=0"));
+    return Usage(absl::StrCat(
+        "--rdzv-endpoint ", endpoint, ": ",
+        WrongHostAndPort(endpoint, "expected HOST:PORT, of the host with --node-rank=0")));
   }
   return endpoint;
 }

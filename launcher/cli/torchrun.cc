@@ -180,6 +180,7 @@ std::string EndpointOf(const Words& words) {
   std::string endpoint = words.Last("rdzv-endpoint");
   if (endpoint.empty() && words.Has("master-addr")) {
     endpoint = words.Last("master-addr");
+    if (IsBareIpv6(endpoint)) endpoint = absl::StrCat("[", endpoint, "]");
     if (words.Has("master-port")) {
       absl::StrAppend(&endpoint, ":", words.Last("master-port"));
     }

@@ -156,7 +156,7 @@ TEST_F(AddressTest, OnlyThisMachinesAddressesAreListenedOn) {
   for (const char* open : {"0.0.0.0:7070", "[::]:7070", "example.com:7070"}) {
     EXPECT_EQ(CheckListenAddress(open).code(), absl::StatusCode::kFailedPrecondition) << open;
   }
-  for (const char* wrong : {"", "7070", "127.0.0.1:70700", "unix:", "unix-abstract:"}) {
+  for (const char* wrong : {"", "7070", "127.0.0.1:70700", "unix:", "unix-abstract:", "::1:7070"}) {
     EXPECT_EQ(CheckListenAddress(wrong).code(), absl::StatusCode::kInvalidArgument) << wrong;
   }
   for (const std::string open : {"0.0.0.0:0", "[::]:7070", "10.0.0.1:7070"}) {

@@ -192,6 +192,9 @@ TEST(Arguments, TorchrunsFlags) {
   const RunArgs master = Parse<RunArgs>(
       {"--nnodes=2", "--node-rank=1", "--master-addr=a", "--master-port=5", "train.py"});
   EXPECT_EQ(master.rendezvous->endpoint, "a:5");
+  const RunArgs v6 = Parse<RunArgs>(
+      {"--nnodes=2", "--node-rank=1", "--master-addr=fd00::2", "--master-port=5", "train.py"});
+  EXPECT_EQ(v6.rendezvous->endpoint, "[fd00::2]:5");
   EXPECT_EQ(master.rendezvous->node_rank, 1);
 }
 
@@ -377,6 +380,7 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"--rdzv_endpoint=h:1", "j.yaml"}, "needs --node-rank=K"},
       {{"--rdzv-endpoint=h", "--node-rank=0", "j.yaml"}, "expected HOST:PORT"},
       {{"--rdzv-endpoint=h:0", "--node-rank=0", "j.yaml"}, "expected HOST:PORT"},
+      {{"--rdzv-endpoint=::1:5", "--node-rank=0", "j.yaml"}, "stands in brackets, as [::1]:7070"},
       {{"--rdzv-endpoint=h:1", "--nnodes=2", "--node-rank=2", "j.yaml"}, "it goes from 0 to 1"},
       {{"--node-rank=0", "j.yaml"}, "--node-rank goes with --rdzv-endpoint"},
       {{"--token-file=t", "j.yaml"}, "--token-file goes with --rdzv-endpoint"},
@@ -401,6 +405,7 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"list", "--coordinator=foo"}, "address 'foo'"},
       {{"list", "--coordinator=a:1,b:x"}, "address 'b:x'"},
       {{"list", "--coordinator=a:70000"}, "expected HOST:PORT, unix:/path"},
+      {{"list", "--coordinator=a:1,fd00::2:7070"}, "stands in brackets, as [::1]:7070"},
       {{"join", "--coordinator=http://a:7070"}, "address 'http://a:7070'"},
       {{"logs", "--coordinator=unix:", "j"}, "address 'unix:'"},
       {{"list", "--state=waiting"}, "--state waiting: expected pending"},
