@@ -146,11 +146,13 @@ absl::Status PackageStore::Put(const std::string& id, const std::string& bytes) 
 }
 
 absl::StatusOr<std::string> PackageStore::Get(const std::string& id) {
-  if (!Has(id)) return absl::NotFoundError(absl::StrCat("there is no package ", id));
+  const absl::Status none =
+      absl::NotFoundError(absl::StrCat("there is no package ", id, ": submit the job again"));
+  if (!Has(id)) return none;
   absl::MutexLock lock(&mu_);
   if (settings_.folder.empty()) {
     const auto found = kept_.find(id);
-    if (found == kept_.end()) return absl::NotFoundError(absl::StrCat("there is no package ", id));
+    if (found == kept_.end()) return none;
     return found->second.bytes;
   }
   LS_ASSIGN_OR_RETURN(std::string bytes, ReadWhole(PathOf(id)));

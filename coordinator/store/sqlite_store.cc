@@ -262,6 +262,18 @@ absl::Status MakeNewFile(const std::string& file,
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<StoredRow>> ReadWholeJournal(const std::string& file) {
+  LS_ASSIGN_OR_RETURN(const auto database,
+                      SqliteDatabase::Open(file, kBusyMillis, /*read_only=*/true));
+  LS_RETURN_IF_ERROR(CheckKind(*database));
+  LS_ASSIGN_OR_RETURN(const std::string tables,
+                      database->Ask("SELECT count(*) FROM sqlite_master"));
+  if (tables == "0") return absl::DataLossError("it is empty");
+  LS_ASSIGN_OR_RETURN(const std::string check, database->Ask("PRAGMA quick_check(1)"));
+  if (check != "ok") return database->Failure(SQLITE_CORRUPT);
+  return ReadRows(*database);
+}
+
 }  // namespace
 
 absl::Status CopySqliteStore(const std::string& folder, const std::string& file) {
@@ -292,12 +304,11 @@ absl::Status WriteJournalFile(const std::string& file, absl::Span<const StoredRo
 
 absl::StatusOr<std::vector<StoredRow>> ReadJournalFile(const std::string& file) {
   if (::access(file.c_str(), R_OK) != 0) return ErrnoStatus(errno, absl::StrCat("'", file, "'"));
-  LS_ASSIGN_OR_RETURN(const auto database,
-                      SqliteDatabase::Open(file, kBusyMillis, /*read_only=*/true));
-  LS_RETURN_IF_ERROR(CheckKind(*database));
-  LS_ASSIGN_OR_RETURN(const std::string check, database->Ask("PRAGMA quick_check(1)"));
-  if (check != "ok") return database->Failure(SQLITE_CORRUPT);
-  return ReadRows(*database);
+  absl::StatusOr<std::vector<StoredRow>> rows = ReadWholeJournal(file);
+  if (!absl::IsDataLoss(rows.status())) return rows;
+  return absl::DataLossError(absl::StrCat("'", file,
+                                          "' is no copy of a journal, or damaged or cut ",
+                                          "off: nothing of it is used; take another copy"));
 }
 
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& options) {

@@ -279,6 +279,22 @@ TEST(SqliteStore, IsCopiedWhileItIsUsed) {
   EXPECT_EQ(ReadJournalFile(copy + "3")->back().value, "2");
 }
 
+TEST(SqliteStore, ACopyThatWasCutOffIsSaidToBe) {
+  const Folder folder;
+  std::vector<Put> puts;
+  for (int i = 0; i < 40; ++i) puts.push_back({absl::StrCat("key", i), std::string(300, 'v'), -1});
+  ASSERT_TRUE(Open(folder)->PutBatch(puts).ok());
+  const std::string copy = folder.path() + "/copy.db";
+  ASSERT_TRUE(CopySqliteStore(folder.path(), copy).ok());
+  const off_t whole = static_cast<off_t>(std::filesystem::file_size(copy));
+  for (const off_t size : {whole / 2, off_t{100}, off_t{0}}) {
+    ASSERT_EQ(::truncate(copy.c_str(), size), 0);
+    const absl::Status status = ReadJournalFile(copy).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << size << ": " << status;
+    EXPECT_THAT(status.message(), HasSubstr("or cut off: nothing of it is used; take another"));
+  }
+}
+
 // Wherever a byte is changed, nothing wrong is read: it is noticed, or nothing depends on it.
 TEST(SqliteStore, NoticesDamage) {
   const Folder folder;

@@ -75,8 +75,9 @@ absl::Status Meaning(const grpc::Status& status, const std::string& name) {
             "--quota-backend-bytes"));
       }
       return absl::UnavailableError(said);  // too many requests
-    case grpc::StatusCode::UNAVAILABLE:
     case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return absl::UnavailableError(absl::StrCat("etcd (", name, ") does not answer"));
+    case grpc::StatusCode::UNAVAILABLE:
     case grpc::StatusCode::CANCELLED:
       return absl::UnavailableError(said);
     case grpc::StatusCode::UNAUTHENTICATED:
