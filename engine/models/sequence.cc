@@ -95,6 +95,9 @@ absl::StatusOr<std::unique_ptr<Model>> Sequence::Make(std::vector<LayerSpec> lay
                                                    " classes: end with a linear layer"));
   }
   if (model->parameters_.empty()) return absl::InvalidArgumentError("no layer has parameters");
+  const LayerSpec& last = layers.back();
+  const std::string head = last.kind == Kind::kLinear ? last.name + ".weight" : "";
+  for (ParameterSpec& parameter : model->parameters_) parameter.hidden = parameter.name != head;
   std::set<std::string> names;
   for (const ParameterSpec& parameter : model->parameters_) {
     if (names.insert(parameter.name).second) continue;

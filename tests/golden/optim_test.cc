@@ -171,6 +171,12 @@ TEST(GoldenOptimTest, Muon) {
   muon.lr = 0.02;
   muon.adamw.lr = 3e-3;
   Compare("muon", Small(muon));
+  // The same layers, written one by one: the last is the head there, too.
+  TrainSpec layers = Small(muon);
+  layers.model = LayersSpec{{{.kind = LayerSpec::Kind::kLinear, .width = 20},
+                             {.kind = LayerSpec::Kind::kRelu},
+                             {.kind = LayerSpec::Kind::kLinear}}};
+  Compare("muon", layers);
   muon.nesterov = false;
   muon.match_rms_adamw = true;
   Compare("muon_rms", Small(muon));
