@@ -102,8 +102,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenNpy(const NpySource& source, Split 
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenNpyInputs(const std::string& path,
-                                                       const NpySource& normalisation) {
-  if (normalisation.vocab > 0) return OpenNpyTokenInputs(path, normalisation);
+                                                       const NpySource& normalisation,
+                                                       bool each_token) {
+  if (normalisation.vocab > 0) return OpenNpyTokenInputs(path, normalisation, each_token);
   LS_ASSIGN_OR_RETURN(ArraySamples samples, InputsOf(path, normalisation));
   samples.labels.assign(static_cast<size_t>(samples.stretches[0].samples), 0);
   samples.classes = 1;

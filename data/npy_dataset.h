@@ -15,10 +15,11 @@ namespace lockstep::data {
 // The training labels say how many classes there are, for both splits. Errors: as Open (dataset.h).
 absl::StatusOr<std::unique_ptr<Dataset>> OpenNpy(const NpySource& source, Split split);
 
-// The inputs of `path` alone, every label 0: for prediction. What they are as in NpySource.
-// Errors: as Open (dataset.h).
+// The inputs of `path` alone, every label 0: for prediction. What they are as in NpySource; of
+// tokens each may have a label (`each_token`). Errors: as Open (dataset.h).
 absl::StatusOr<std::unique_ptr<Dataset>> OpenNpyInputs(const std::string& path,
-                                                       const NpySource& normalisation);
+                                                       const NpySource& normalisation,
+                                                       bool each_token = false);
 
 }  // namespace lockstep::data
 

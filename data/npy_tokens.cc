@@ -72,9 +72,9 @@ class Numbers {
 
 class TokenArrays : public Dataset {
  public:
-  // `labels` null: each sample's is 0.
+  // `each`: a label for each token. `labels` null: all are 0.
   TokenArrays(Numbers tokens, std::unique_ptr<Numbers> labels, const NpySource& source,
-              int64_t classes)
+              int64_t classes, bool each)
       : tokens_(std::move(tokens)),
         labels_(std::move(labels)),
         length_(tokens_.shape()[1]),
@@ -84,7 +84,7 @@ class TokenArrays : public Dataset {
     fields_.push_back({"tokens", type, {length_}, source.vocab});
     if (padding_ >= 0) fields_.push_back({"lengths", type, {}, length_ + 1});
     std::vector<int64_t> targets;
-    if (labels_ != nullptr && labels_->shape().size() == 2) targets.push_back(length_);
+    if (each) targets.push_back(length_);
     fields_.push_back({kLabelsField, type, targets, classes});
   }
 
@@ -174,13 +174,13 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenNpyTokens(const NpySource& source, 
     LS_RETURN_IF_ERROR(labels.CheckRange(0, classes));
   }
   return std::make_unique<TokenArrays>(
-      std::move(tokens), std::make_unique<Numbers>(std::move(labels)), source, classes);
+      std::move(tokens), std::make_unique<Numbers>(std::move(labels)), source, classes, each);
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenNpyTokenInputs(const std::string& path,
-                                                            const NpySource& source) {
+                                                            const NpySource& source, bool each) {
   LS_ASSIGN_OR_RETURN(Numbers tokens, TokensOf(path, source));
-  return std::make_unique<TokenArrays>(std::move(tokens), nullptr, source, 1);
+  return std::make_unique<TokenArrays>(std::move(tokens), nullptr, source, 1, each);
 }
 
 }  // namespace lockstep::data

@@ -19,9 +19,10 @@ namespace lockstep::data {
 // Errors: as Open (dataset.h); DataLoss also for a token that is not below the vocabulary.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenNpyTokens(const NpySource& source, Split split);
 
-// The tokens of `path` alone, with one label 0 for each sample: for prediction. Errors: the same.
+// The tokens of `path` alone, with a label 0 for each sample, or for each token (`each`): for
+// prediction. Errors: the same.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenNpyTokenInputs(const std::string& path,
-                                                            const NpySource& source);
+                                                            const NpySource& source, bool each);
 
 }  // namespace lockstep::data
 

@@ -27,8 +27,10 @@ namespace lockstep::worker {
 namespace {
 
 // How the model's training data was normalised, for inputs that come without a job.
-data::NpySource NormalisationOf(const data::Source& source) {
+data::NpySource NormalisationOf(const data::Source& source, const ModelConfig& config) {
   data::NpySource like;
+  const ModelField& first = config.fields(0);
+  if (first.name() == "tokens") like.vocab = first.limit();
   if (const auto* fashion = std::get_if<data::FashionMnistSource>(&source)) {
     like.mean = {fashion->mean};
     like.std = {fashion->std};
@@ -41,7 +43,6 @@ data::NpySource NormalisationOf(const data::Source& source) {
   } else if (const auto* npy = std::get_if<data::NpySource>(&source)) {
     like.mean = npy->mean;
     like.std = npy->std;
-    like.vocab = npy->vocab;
     like.padding = npy->padding;
   }
   return like;
@@ -58,8 +59,11 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& 
   Train train;
   *train.mutable_data() = data;
   LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(train));
-  const data::NpySource like = NormalisationOf(source);
-  if (absl::EndsWith(request.inputs(), ".npy")) return data::OpenNpyInputs(request.inputs(), like);
+  const data::NpySource like = NormalisationOf(source, model.config());
+  if (absl::EndsWith(request.inputs(), ".npy")) {
+    const bool each_token = !model.plan().spec().input.fields.back().shape.empty();
+    return data::OpenNpyInputs(request.inputs(), like, each_token);
+  }
   return data::OpenIdxInputs(request.inputs(), like.mean, like.std);
 }
 

@@ -24,15 +24,24 @@ std::string LayoutText(const std::vector<FieldSpec>& fields) {
   });
 }
 
+// Returns whether values of shape `b` lie as those of shape `a`. Extents of 1 move nothing; a row
+// of values may be a picture of one channel. A row for several channels could have them first or
+// last.
+bool LieAlike(std::vector<int64_t> a, std::vector<int64_t> b) {
+  std::erase(a, 1);
+  std::erase(b, 1);
+  return a == b || (std::min(a.size(), b.size()) <= 1 && std::max(a.size(), b.size()) <= 2);
+}
+
 }  // namespace
 
 absl::Status CheckSamplesFit(const std::vector<FieldSpec>& takes, const std::vector<FieldSpec>& has,
                              const std::string& taker, const std::string& giver) {
-  const bool fits =
-      std::equal(takes.begin(), takes.end(), has.begin(), has.end(),
-                 [](const FieldSpec& a, const FieldSpec& b) {
-                   return a.name == b.name && a.type == b.type && a.elements() == b.elements();
-                 });
+  const bool fits = std::equal(takes.begin(), takes.end(), has.begin(), has.end(),
+                               [](const FieldSpec& a, const FieldSpec& b) {
+                                 return a.name == b.name && a.type == b.type &&
+                                        a.elements() == b.elements() && LieAlike(a.shape, b.shape);
+                               });
   if (fits) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(taker, " samples of ", LayoutText(takes), ", but ",
                                                  giver, " ", LayoutText(has)));

@@ -32,7 +32,8 @@ struct JobData {
 absl::StatusOr<JobData> OpenJobData(const JobSpec& job);
 
 // Checks that samples of `has` can be read as samples of `takes`: the same fields with as many
-// values. Errors: InvalidArgument "`taker` samples of ..., but `giver` ...", with both layouts.
+// values in the same order ([784] may be [1, 28, 28], but [32, 32, 3] not [3, 32, 32]). Errors:
+// InvalidArgument "`taker` samples of ..., but `giver` ...", with both layouts.
 absl::Status CheckSamplesFit(const std::vector<FieldSpec>& takes, const std::vector<FieldSpec>& has,
                              const std::string& taker, const std::string& giver);
 

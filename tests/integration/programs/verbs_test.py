@@ -4,6 +4,7 @@
 import glob
 import json
 import os
+import re
 import struct
 import unittest
 
@@ -24,6 +25,14 @@ def read_npy(path):
 class Verbs(harness.ProgramTest):
     def run_dir(self, result):
         return os.path.join(self.dir, os.path.dirname(os.path.dirname(result["model"]["path"])))
+
+    def write_npy(self, name, descr, shape, data):
+        header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
+        header += " " * (-(len(header) + 11) % 64) + "\n"
+        path = os.path.join(self.dir, name)
+        with open(path, "wb") as file:
+            file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data)
+        return path
 
     def test_plan_says_what_a_job_costs_without_running_it(self):
         job = self.write("job.yaml", harness.synthetic_job())
@@ -157,11 +166,7 @@ class Verbs(harness.ProgramTest):
     def test_inputs_of_a_file_are_predicted(self):
         result = self.train("--nproc-per-node=1", self.write("job.yaml", harness.synthetic_job(nproc=1)))
         model = os.path.dirname(result["model"]["path"])
-        header = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 40), }"
-        header += " " * (-(len(header) + 11) % 64) + "\n"
-        path = os.path.join(self.dir, "x.npy")
-        with open(path, "wb") as file:
-            file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes(3 * 40 * 4))
+        path = self.write_npy("x.npy", "<f4", (3, 40), bytes(3 * 40 * 4))
         code, out, err = self.launch("predict", model, "--inputs", path, "--probabilities")
         self.assertEqual(code, 0, err)
         lines = [json.loads(line) for line in out.splitlines()]
@@ -170,6 +175,37 @@ class Verbs(harness.ProgramTest):
         code, out, err = self.launch("predict", os.path.join(self.dir, "none"))
         self.assertEqual(code, 1)
         self.assertIn("config.json", err)
+
+    def test_a_picture_in_another_layout_is_refused(self):
+        made = "synthetic: {train_samples: 1000, test_samples: 200, shape: [2, 6, 6], classes: 5}"
+        job = harness.synthetic_job(nproc=1).replace("mlp: {hidden: [32]}", "cnn: {channels: [4]}")
+        job = self.write("job.yaml", re.sub(r"synthetic: {.*?}", made, job))
+        model = os.path.dirname(self.train("--nproc-per-node=1", job)["model"]["path"])
+        first = self.write_npy("first.npy", "<f4", (3, 2, 6, 6), bytes(3 * 72 * 4))
+        code, out, err = self.launch("predict", model, "--inputs", first)
+        self.assertEqual(code, 0, err)
+        last = self.write_npy("last.npy", "<f4", (3, 6, 6, 2), bytes(3 * 72 * 4))
+        code, out, err = self.launch("predict", model, "--inputs", last)
+        self.assertEqual(code, 3, out)
+        self.assertIn("the model takes samples of inputs[2,6,6], labels[], but the data has inputs[6,6,2]", err)
+
+    def test_tokens_of_a_file_are_predicted_one_by_one(self):
+        ids = struct.pack("<24i", *(i * 5 % 19 for i in range(24)))
+        tokens = self.write_npy("ids.npy", "<i4", (4, 6), ids)
+        arrays = "npy: {train_inputs: ids.npy, train_labels: ids.npy, test_inputs: ids.npy, test_labels: ids.npy, vocab: 19}"
+        made = "tokens: {length: 6, vocab: 19, train_samples: 64, test_samples: 8}"
+        for model, data in (("bert", arrays), ("gpt", made)):
+            job = harness.synthetic_job(steps=4, nproc=1).replace(
+                "mlp: {hidden: [32]}", f"{model}: {{layers: 1, heads: 2, width: 16}}")
+            job = self.write("job.yaml", re.sub(r"synthetic: {.*?}", data, job))
+            saved = os.path.dirname(self.train("--nproc-per-node=1", "--name", model, job)["model"]["path"])
+            code, out, err = self.launch("predict", saved, "--inputs", tokens, "--probabilities")
+            self.assertEqual(code, 0, err)
+            lines = [json.loads(line) for line in out.splitlines()]
+            self.assertEqual(len(lines), 4 * 6)
+            self.assertEqual(len(lines[0]["probabilities"]), 19)
+            if data == arrays:  # the test split is the same samples
+                self.assertEqual(self.launch("predict", saved, "--probabilities")[1], out)
 
     def test_compare_names_the_first_node_that_differs(self):
         job = self.write("job.yaml", harness.synthetic_job())
@@ -246,14 +282,8 @@ class Verbs(harness.ProgramTest):
         self.write("train.csv", "a,b,c,d,e,f,label\n" + table)
         self.write("test.csv", table)
 
-        def npy(name, descr, shape, data):
-            header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
-            header += " " * (-(len(header) + 11) % 64) + "\n"
-            with open(os.path.join(self.dir, name), "wb") as file:
-                file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data)
-
-        npy("x.npy", "<f4", (60, 6), b"".join(struct.pack("<6f", *row[:6]) for row in rows))
-        npy("y.npy", "<i8", (60,), b"".join(struct.pack("<q", row[6]) for row in rows))
+        self.write_npy("x.npy", "<f4", (60, 6), b"".join(struct.pack("<6f", *row[:6]) for row in rows))
+        self.write_npy("y.npy", "<i8", (60,), b"".join(struct.pack("<q", row[6]) for row in rows))
         base = harness.synthetic_job()
         made = "synthetic: {train_samples: 1000, test_samples: 200, features: 40, classes: 5}"
         csv = self.write("csv.yaml", base.replace(made, "csv: {train: train.csv, test: test.csv}"))

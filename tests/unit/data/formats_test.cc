@@ -256,6 +256,21 @@ TEST_F(NpyTokensTest, OneLabelForEachTokenOfWhichNegativeOnesAreNoTargets) {
   EXPECT_THAT(labels, ElementsAre(-1, 4, -1));
 }
 
+TEST_F(NpyTokensTest, InputsAloneHaveTheLabelsThatTheModelTakes) {
+  const NpySource source = Source({2}, {1, 2});
+  const auto one = OpenNpyInputs(source.train_inputs, source);
+  const auto each = OpenNpyInputs(source.train_inputs, source, /*each_token=*/true);
+  ASSERT_TRUE(one.ok() && each.ok());
+  EXPECT_THAT((*one)->fields().back().shape, ElementsAre());
+  EXPECT_THAT((*each)->fields().back().shape, ElementsAre(3));
+  int32_t tokens[3], labels[3] = {7, 7, 7};
+  void* const fields[] = {tokens, labels};
+  const int64_t indices[] = {1};
+  ASSERT_TRUE((*each)->ReadBatch({indices}, fields).ok());
+  EXPECT_THAT(tokens, ElementsAre(9, 0, 0));
+  EXPECT_THAT(labels, ElementsAre(0, 0, 0));
+}
+
 TEST_F(NpyTokensTest, SaysWhatDoesNotFit) {
   NpySource source = Source({3}, {1, 2, 3});
   EXPECT_THAT(std::string(OpenNpy(source, Split::kTrain).status().message()),
