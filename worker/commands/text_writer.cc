@@ -10,15 +10,26 @@ namespace lockstep::worker {
 
 using Logits = absl::StatusOr<absl::Span<const float>>;
 
+namespace {
+
+size_t WindowOf(const engine::Plan& plan) {
+  const FieldSpec& tokens = plan.spec().input.fields[0];
+  return static_cast<size_t>(std::min(plan.decode_positions(), tokens.elements()));
+}
+
+}  // namespace
+
+TextWriter::TextWriter(const engine::Plan* plan, engine::Decoding* decoder)
+    : plan_(plan), decoder_(decoder), window_(WindowOf(*plan)) {}
+
 Logits TextWriter::Begin(absl::Span<const int32_t> tokens) {
   LS_CHECK(!tokens.empty());
-  const auto positions = static_cast<size_t>(plan_->decode_positions());
-  if (tokens.size() > positions) tokens.remove_prefix(tokens.size() - positions);
+  if (tokens.size() > window_) tokens.remove_prefix(tokens.size() - window_);
   return Restart(tokens);
 }
 
 Logits TextWriter::Append(int32_t token) {
-  if (static_cast<int64_t>(kept_.size()) < plan_->decode_positions()) return Decode(token);
+  if (kept_.size() < window_) return Decode(token);
   const size_t newer = kept_.size() / 2;  // of at least 1 position, with the token's own
   std::vector<int32_t> tokens(kept_.end() - static_cast<std::ptrdiff_t>(newer), kept_.end());
   tokens.push_back(token);

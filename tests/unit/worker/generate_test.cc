@@ -79,14 +79,16 @@ class FakeDecoder : public engine::Decoding {
   std::vector<float> logits_;
 };
 
-std::shared_ptr<const engine::Plan> PlanOf(int64_t positions) {
+// Of a model that was trained on samples of `length` tokens; `context`: its positions, 0: as many.
+std::shared_ptr<const engine::Plan> PlanOf(int64_t length, int64_t context = 0) {
   engine::TrainSpec spec;
   auto& gpt = spec.model.emplace<engine::GptSpec>();
   gpt.layers = gpt.heads = 1;
   gpt.width = 4;
   gpt.vocab = 8;
+  gpt.context = context;
   const auto type = FieldSpec::Type::kInt32;
-  spec.input = {{{"tokens", type, {positions}, 6}, {"labels", type, {positions}, 6}}, 6};
+  spec.input = {{{"tokens", type, {length}, 6}, {"labels", type, {length}, 6}}, 6};
   spec.eval_block = 1;
   spec.decode = true;
   return engine::Plan::CompileInference(spec).value();
@@ -116,6 +118,16 @@ TEST(TextWriter, OfALongPromptTheEndCounts) {
   TextWriter writer(plan.get(), &decoder);
   ASSERT_TRUE(writer.Begin({0, 1, 2, 3, 4}).ok());
   EXPECT_EQ(decoder.decoded, (Decoded{{2, 0}, {3, 1}, {4, 2}}));
+}
+
+TEST(TextWriter, PositionsThatNoSampleReachedAreNotUsed) {
+  const auto plan = PlanOf(3, 8);
+  ASSERT_EQ(plan->decode_positions(), 8);
+  FakeDecoder decoder;
+  TextWriter writer(plan.get(), &decoder);
+  ASSERT_TRUE(writer.Begin({0, 1, 2, 3}).ok());
+  ASSERT_TRUE(writer.Append(4).ok());
+  EXPECT_EQ(decoder.decoded, (Decoded{{1, 0}, {2, 1}, {3, 2}, {3, 0}, {4, 1}}));
 }
 
 TEST(TextWriter, OnePositionIsEnough) {
