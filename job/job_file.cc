@@ -65,7 +65,7 @@ void Read(const std::string& name, const std::vector<std::string>& sets, absl::s
   CheckSetup(document.root, reporter);
   ApplyOverrides(sets, &document.root, reporter);
   ExpandRun(&document.root);
-  ExpandProcs(&document.root);
+  ExpandProcs(&document.root, reporter);
   JobSpec& spec = result->spec;
   const Written written = DecodeJob(document.root, &spec, reporter);
   if (name == kStandardInputName && !written.count("name") && spec.has_checkpoint() &&

@@ -179,13 +179,26 @@ void CheckSetup(const YamlNode& root, Reporter* reporter) {
                                                   inside->key.place.line + 1, ", in it; keep one"));
 }
 
-void ExpandProcs(YamlNode* root) {
+void ExpandProcs(YamlNode* root, Reporter* reporter) {
   YamlEntry* resources = root->Find("resources");
   if (resources == nullptr || resources->value.kind != YamlNode::Kind::kMap) return;
   YamlEntry* procs = resources->value.Find("nproc_per_node");
   if (procs == nullptr || procs->value.kind != YamlNode::Kind::kScalar) return;
   const std::string& word = procs->value.text;
-  if (word == "gpu" || word == "cpu" || word == "auto") procs->key.text = "nproc_by";
+  const bool counts = word == "gpu" || word == "cpu" || word == "auto";
+  const YamlEntry* by = resources->value.Find("nproc_by");
+  // Of two that are not of one source, the later flag's wins.
+  if (by != nullptr && by->key.place.source < procs->key.place.source) {
+    Erase(&resources->value, "nproc_by");
+    procs = resources->value.Find("nproc_per_node");
+  } else if (by != nullptr && counts && by->key.place.source > procs->key.place.source) {
+    return Erase(&resources->value, "nproc_per_node");
+  } else if (by != nullptr && counts) {
+    reporter->Error(procs->key.place, absl::StrCat("'nproc_per_node: ", word,
+                                                   "' stands beside 'nproc_by'; both say how many ",
+                                                   "workers each host has, keep one"));
+  }
+  if (counts) procs->key.text = "nproc_by";
 }
 
 void ApplyOverrides(const std::vector<std::string>& sets, YamlNode* root, Reporter* reporter) {

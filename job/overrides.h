@@ -23,8 +23,10 @@ void ApplyOverrides(const std::vector<std::string>& sets, YamlNode* root, Report
 void ExpandRun(YamlNode* root);
 // Reports a file that has `setup` beside `run` and in it, of which one would be lost.
 void CheckSetup(const YamlNode& root, Reporter* reporter);
-// `nproc_per_node: gpu`, cpu or auto, is `nproc_by: gpu`.
-void ExpandProcs(YamlNode* root);
+// `nproc_per_node: gpu`, cpu or auto, is `nproc_by: gpu`. Of both, the one that a flag sets stays;
+// reports both of one source. `nproc_by` beside a number is another thing (proto/job.proto), unless
+// a flag sets the number alone.
+void ExpandProcs(YamlNode* root, Reporter* reporter);
 
 }  // namespace lockstep::job
 

@@ -198,6 +198,7 @@ TEST(JobErrors, EveryKindOfTraining) {
       {"train.optimizer={adamw: {lr: 1}, groups: {}}", "expected a list of mappings"},
       {"train.schedule={step: {}}", "needs exactly one of every, milestones"},
       {"train.ema={}", "'train.ema' needs 'decay'"},
+      {"train.ema={decay: 0}", "must be more than 0 and less than 1"},
       {"train.best={metric: ema_loss}", "'train.best.metric' ema_loss needs 'train.ema'"},
       {"train={best: {}, eval: {every: never}}", "'train.best' needs evaluations"},
       {"train.epochs=null", "'train' needs exactly one of epochs, steps"},

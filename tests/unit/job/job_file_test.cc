@@ -86,6 +86,21 @@ TEST(JobFile, WorkersMayBeCountedByTheCoordinator) {
   EXPECT_EQ(counted.resources().device(), "cuda");
 }
 
+TEST(JobFile, HowWorkersAreCountedIsSetByTheLastFlag) {
+  const auto load = [](const std::string& file, const std::vector<std::string>& sets) {
+    return Load("resources: {" + file + "}\n" + kTrain + "  shards: 8\n", sets).resources();
+  };
+  const std::string word = "resources.nproc_per_node=auto", by = "resources.nproc_by=cpu";
+  EXPECT_EQ(load("nproc_by: gpu", {word}).nproc_by(), "auto");
+  EXPECT_EQ(load("nproc_per_node: gpu", {by}).nproc_by(), "cpu");
+  EXPECT_EQ(load("nodes: 2", {word, by}).nproc_by(), "cpu");
+  EXPECT_EQ(load("nodes: 2", {by, word}).nproc_by(), "auto");
+  const Resources number = load("nproc_by: gpu", {"resources.nproc_per_node=4"});
+  EXPECT_EQ(number.nproc_by(), "");
+  EXPECT_EQ(number.nproc_per_node(), 4);
+  EXPECT_EQ(load("nproc_by: gpu, nproc_per_node: 4", {}).nproc_by(), "gpu");
+}
+
 TEST(JobFile, CountedWorkersNeedShardsAndADeviceThatGoesWithThem) {
   const auto errors = [](const std::string& resources, const std::string& shards) {
     const LoadResult result =
@@ -94,6 +109,8 @@ TEST(JobFile, CountedWorkersNeedShardsAndADeviceThatGoesWithThem) {
     return result.FormatErrors();
   };
   EXPECT_THAT(errors("nproc_per_node: gpu", ""), HasSubstr("'train.shards' has to be there"));
+  EXPECT_THAT(errors("nproc_per_node: gpu, nproc_by: cpu", "  shards: 8\n"),
+              HasSubstr("'nproc_per_node: gpu' stands beside 'nproc_by'; both say"));
   EXPECT_THAT(errors("nproc_per_node: gpu, device: cpu", "  shards: 8\n"),
               HasSubstr("cannot both be meant"));
   EXPECT_THAT(errors("nproc_per_node: cpu, device: cuda", "  shards: 8\n"),
