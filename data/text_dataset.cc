@@ -147,12 +147,14 @@ class TextDataset : public Dataset {
 // [CLS] first half [SEP] second half [SEP], the halves being segments 0 and 1. Of the bytes a share
 // is chosen; a chosen one is hidden behind the mask token (80 %), replaced by a random byte (10 %)
 // or left (10 %), and is the label there. All other labels are -1. What is chosen is a function of
-// (seed, step, shard, place in the shard).
+// (seed, step, shard, place in the shard) in training, else of (seed, place in the test split): an
+// evaluation is the same whatever blocks it is read in.
 class MaskedTextDataset : public Dataset {
  public:
-  MaskedTextDataset(std::unique_ptr<Text> text, Range range, const TextSource& source)
+  MaskedTextDataset(std::unique_ptr<Text> text, Range range, const TextSource& source, Split split)
       : text_(std::move(text)),
         range_(range),
+        split_(split),
         length_(source.length),
         key_(SiteKey(source.seed, "data.text.masked")),
         threshold_(static_cast<uint32_t>(source.masked * 0x1.0p32)) {
@@ -173,7 +175,8 @@ class MaskedTextDataset : public Dataset {
       const int64_t offset = static_cast<int64_t>(i) * length_;
       int32_t* tokens = static_cast<int32_t*>(fields[0]) + offset;
       ReadWindow(index, tokens, static_cast<int32_t*>(fields[1]) + offset);
-      Hide(request, offset, tokens, static_cast<int32_t*>(fields[2]) + offset);
+      const int64_t place = split_ == Split::kTrain ? offset : index * length_;
+      Hide(request, place, tokens, static_cast<int32_t*>(fields[2]) + offset);
     }
     int64_t last = -1;
     for (const int64_t index : request.indices) {
@@ -194,12 +197,12 @@ class MaskedTextDataset : public Dataset {
     for (int64_t t = 0; t < length_; ++t) segments[t] = t > half + 1 ? 1 : 0;
   }
 
-  void Hide(const ReadRequest& request, int64_t offset, int32_t* tokens, int32_t* labels) const {
+  void Hide(const ReadRequest& request, int64_t place, int32_t* tokens, int32_t* labels) const {
     const auto step = static_cast<uint64_t>(request.step);
     for (int64_t t = 0; t < length_; ++t) {
       labels[t] = -1;
       if (tokens[t] >= 256) continue;
-      const auto element = static_cast<uint64_t>(offset + t);
+      const auto element = static_cast<uint64_t>(place + t);
       const auto words = Philox4x32(
           {static_cast<uint32_t>(element), static_cast<uint32_t>(element >> 32),
            static_cast<uint32_t>(step),
@@ -218,6 +221,7 @@ class MaskedTextDataset : public Dataset {
 
   const std::unique_ptr<Text> text_;
   const Range range_;
+  const Split split_;
   const int64_t length_;
   const uint64_t key_;
   const uint32_t threshold_;
@@ -239,7 +243,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const TextSource& source, Spli
   const int64_t windows = masked ? text->size() / (source.length - 3)
                                  : std::max<int64_t>(text->size() - 1, 0) / source.length;
   LS_ASSIGN_OR_RETURN(const Range range, RangeOf(source, split, windows));
-  if (masked) return std::make_unique<MaskedTextDataset>(std::move(text), range, source);
+  if (masked) return std::make_unique<MaskedTextDataset>(std::move(text), range, source, split);
   return std::make_unique<TextDataset>(std::move(text), range, source.length);
 }
 

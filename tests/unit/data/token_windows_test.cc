@@ -92,6 +92,19 @@ TEST_F(TokenWindowsTest, MasksAreAFunctionOfStepAndShard) {
   EXPECT_EQ(first[1][102], 1);
 }
 
+TEST_F(TokenWindowsTest, MasksOfTheTestSplitAreThoseOfTheWindow) {
+  const std::string path = Write("text", std::string(4000, 'x'));
+  const TextSource source{.path = path, .length = 53, .test_fraction = 0.5, .masked = 0.15};
+  const auto dataset = Open(source, Split::kTest);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  const auto both = Read(**dataset, {6, 7});
+  const auto alone = Read(**dataset, {7});
+  for (size_t field = 0; field < both.size(); ++field) {
+    EXPECT_EQ(std::vector<int32_t>(both[field].begin() + 53, both[field].end()), alone[field]);
+  }
+  EXPECT_NE(alone[2], Read(**dataset, {6})[2]);
+}
+
 TEST_F(TokenWindowsTest, ReadsBothLayouts) {
   const std::vector<uint16_t> tokens = {5, 6, 7, 8, 9, 10, 11};
   std::vector<int32_t> header(256);
