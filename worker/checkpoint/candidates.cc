@@ -24,6 +24,7 @@ std::string ReadingAdvice(const absl::Status& why) {
 }  // namespace
 
 absl::Status Unreadable(int rank, const std::string& path, const absl::Status& why) {
+  if (absl::IsInvalidArgument(why)) return why;  // it was read, and says what does not fit
   return absl::Status(
       why.code(), absl::StrCat("rank ", rank, " cannot read ", path, ": ", why.message(),
                                "; it may be whole, so no older state is used: ", ReadingAdvice(why),

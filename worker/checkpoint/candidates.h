@@ -48,7 +48,8 @@ class Candidates {
   bool given_ = false;
 };
 
-// An error of reading what may be whole, for people.
+// An error of reading what may be whole, for people. What was read and does not fit
+// (InvalidArgument) says all itself.
 absl::Status Unreadable(int rank, const std::string& path, const absl::Status& why);
 
 // What became of reading a checkpoint on a rank; higher is worse.

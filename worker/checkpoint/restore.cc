@@ -69,17 +69,25 @@ struct Stored {
   const checkpoint::TensorEntry* tensor = nullptr;
 };
 
-// Fills the state from tensors by name.
-absl::Status Fill(const std::map<std::string, Stored>& tensors, const StateTarget& target,
-                  ProgressBoard* board) {
-  char* const state = static_cast<char*>(target.state);
-  for (const engine::StateEntry& entry : target.plan->state()) {
+// Checks that the tensors are those of the plan's state. Errors: DataLoss, naming one.
+absl::Status CheckTensors(const std::map<std::string, Stored>& tensors, const engine::Plan& plan) {
+  for (const engine::StateEntry& entry : plan.state()) {
     const auto found = tensors.find(TensorName(entry));
     if (found == tensors.end()) {
       return absl::DataLossError(absl::StrCat("tensor '", TensorName(entry), "' is missing"));
     }
-    const Stored& stored = found->second;
-    LS_RETURN_IF_ERROR(Fits(entry, *stored.tensor));
+    LS_RETURN_IF_ERROR(Fits(entry, *found->second.tensor));
+  }
+  if (tensors.size() == plan.state().size()) return absl::OkStatus();
+  return absl::DataLossError("it has tensors that this job has not");
+}
+
+// Fills the state from tensors by name, which are those of the plan.
+absl::Status Fill(const std::map<std::string, Stored>& tensors, const StateTarget& target,
+                  ProgressBoard* board) {
+  char* const state = static_cast<char*>(target.state);
+  for (const engine::StateEntry& entry : target.plan->state()) {
+    const Stored& stored = tensors.at(TensorName(entry));
     for (const engine::StateRange& range : PresentOf(entry, target)) {
       for (size_t at = range.begin; at < range.end; at += kPiece) {
         LS_RETURN_IF_ERROR(stored.file->Read(*stored.tensor, at - entry.offset, state + at,
@@ -88,8 +96,7 @@ absl::Status Fill(const std::map<std::string, Stored>& tensors, const StateTarge
       }
     }
   }
-  if (tensors.size() == target.plan->state().size()) return absl::OkStatus();
-  return absl::DataLossError("it has tensors that this job has not");
+  return absl::OkStatus();
 }
 
 // Returns what rank 0 does about the next candidate; all ranks get the same.
@@ -160,6 +167,13 @@ absl::Status LoadCheckpoint(checkpoint::Storage* storage, const std::string& pat
       return absl::DataLossError(absl::StrCat("tensor '", tensor.name, "' is there twice"));
     }
     files.push_back(std::move(file));
+  }
+  if (absl::Status same = CheckTensors(tensors, *target.plan); !same.ok()) {
+    if (manifest.plan_hash == target.plan->hash()) return same;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the checkpoint ", path,
+        " is of another training, whose state this job cannot take: ", same.message(),
+        "; take the job as it was, another checkpoint.dir, or resume: never to begin anew"));
   }
   LS_RETURN_IF_ERROR(Fill(tensors, target, board));
   if (target.executor->committed_step() == manifest.step) return absl::OkStatus();

@@ -75,7 +75,9 @@ absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
                                                      ProgressBoard* board, absl::Time deadline);
 
 // Fills the state from the files of the checkpoint at `path`, of which part `share` of `shares` are
-// checked with their hashes. Errors: DataLoss, saying what is wrong; NotFound; those of reading.
+// checked with their hashes. Errors: DataLoss, saying what is wrong; InvalidArgument when it is of
+// a plan with another state (train.reproducible: false looks at it, too); NotFound; those of
+// reading.
 // After an error the state is undefined.
 absl::Status LoadCheckpoint(checkpoint::Storage* storage, const std::string& path,
                             const checkpoint::Manifest& manifest, int share, int shares,

@@ -234,6 +234,11 @@ class Checkpoints(harness.ProgramTest):
         self.assertIn("resume: never", err)
         result, said = self.train_and_tell("--set", "train.reproducible=false", other)
         self.assertIn("train.optimizer.sgd.lr: 0.05 -> 0.1", said)
+        # Another state cannot be gone on with at all, nor is it damage to begin anew after.
+        code, _, err = self.launch("--set", "train.reproducible=false",
+                                   "--set", "train.optimizer={adamw: {lr: 0.01}}", self.job)
+        self.assertNotEqual(code, 0)
+        self.assertRegex(err, "of another training, whose state this job cannot take: tensor '.*' is missing")
 
     def test_a_path_is_taken_and_a_missing_one_is_said(self):
         wanted = self.undisturbed()
