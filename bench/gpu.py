@@ -102,7 +102,19 @@ def environment(program):
         if os.path.exists(module):
             env.setdefault("LOCKSTEP_CUDA_MODULE", os.path.abspath(module))
     env["LD_LIBRARY_PATH"] = ":".join(paths + [env.get("LD_LIBRARY_PATH", "")]).strip(":")
+    launcher, fallback = os.path.join(folder, "..", "bin", "launcher"), os.path.join(bundled, "fallback")
+    if os.path.isdir(fallback) and loader_error(launcher, env):  # this machine's C++ library is too old, or not there
+        env["LD_LIBRARY_PATH"] += ":" + fallback
     return env
+
+
+def loader_error(program, env):
+    """Why a program that can say its version does not start; empty when it does."""
+    try:
+        done = subprocess.run([program, "--version"], env=env, text=True, capture_output=True, check=False)
+    except OSError as error:
+        return str(error)
+    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
 
 
 def peer_python():
@@ -112,7 +124,7 @@ def peer_python():
 def peer_environment():
     """As the peer's own user has it: PyTorch brings its libraries along, and must not find ours."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
-    ours = {os.path.realpath(path) for path in (f"{HERE}/../lib", f"{HERE}/../bin")}
+    ours = {os.path.realpath(path) for path in (f"{HERE}/../lib", f"{HERE}/../lib/fallback", f"{HERE}/../bin")}
     paths = [path for path in env.pop("LD_LIBRARY_PATH", "").split(":")
              if path and os.path.realpath(path) not in ours
              and not glob.glob(f"{path}/libcublasLt.so.*")]

@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes a folder that runs on another Linux with a driver and CUDA's libraries, and OUT.tar.xz of it:
 # make_bundle.sh BUILD OUT. BUILD is a built preset with the CUDA module and the GPU tests. Of shared
-# libraries everything comes along but the C library.
+# libraries everything comes along but the C library; the C++ library, which wants the C library of
+# the machine where it was made, lies apart and is taken where there is none that is new enough.
 set -euo pipefail
 
 build=$1
 out=$2
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 rm -rf "$out"
-mkdir -p "$out"/{bin,lib,tests,examples,bench/peers}
+mkdir -p "$out"/{bin,lib/fallback,tests,examples,bench/peers}
 
 # The programs as the Debian packages have them.
 stage=$(mktemp -d)
@@ -33,6 +34,7 @@ ldd "$build"/bin/{launcher,coordinator,worker} "$build"/tests/{conformance_cuda_
   while read -r library; do
     case $(basename "$library") in
       libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.* | ld-linux*) ;;
+      libstdc++.so.* | libgcc_s.so.*) cp -L "$library" "$out/lib/fallback/" ;;
       *) cp -L "$library" "$out/lib/" ;;
     esac
   done
@@ -40,7 +42,9 @@ ldd "$build"/bin/{launcher,coordinator,worker} "$build"/tests/{conformance_cuda_
 cat >"$out/launcher" <<'END'
 #!/bin/sh
 here=$(cd "$(dirname "$0")" && pwd)
-LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" exec "$here/bin/launcher" "$@"
+export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+"$here/bin/launcher" --version >/dev/null 2>&1 || LD_LIBRARY_PATH="$LD_LIBRARY_PATH:$here/lib/fallback"
+exec "$here/bin/launcher" "$@"
 END
 chmod +x "$out/launcher" "$out/run-gpu-tests"
 tar -C "$(dirname "$out")" -cJf "$out.tar.xz" "$(basename "$out")"

@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -130,6 +131,8 @@ const Gpu& EmulatedWarpgroups() {
 const Gpu* Real() {
   static const Gpu* const gpu = [] {
     const auto devices = cuda::ListDevices();
+    const bool asked = std::getenv("LOCKSTEP_TEST_GPU") != nullptr;
+    LS_CHECK(devices.ok() || !asked) << devices.status();
     if (!devices.ok()) return static_cast<Gpu*>(nullptr);
     const cuda::Tables* const tables = *cuda::LoadModule();
     return new Gpu(tables, cuda::HasWarpgroups(*tables, (*devices)[0]));

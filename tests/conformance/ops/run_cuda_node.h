@@ -27,7 +27,7 @@ struct Gpu {
 const Gpu& Emulated();
 // The same with the kernels of sm_90a.
 const Gpu& EmulatedWarpgroups();
-// Null without a GPU.
+// Null without a GPU that can be used, which ends the test where LOCKSTEP_TEST_GPU asks for one.
 const Gpu* Real();
 
 struct RunOptions {

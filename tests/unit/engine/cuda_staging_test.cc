@@ -42,7 +42,9 @@ TEST(CudaStagingTest, ABatchIsBroughtWhileTheOneBeforeIsComputed) {
                       ->RunShard(step, 0, 0, step == 1 ? batch(1).fields() : other.fields(),
                                  b.data(), hooks)
                       .ok());
-      EXPECT_GT(emulation::Submissions(), before);
+      if (!TakesRealGpu()) {
+        EXPECT_GT(emulation::Submissions(), before);
+      }
       EXPECT_TRUE(EqualBits(a, b)) << step;
     }
     // Step 5 is there. An evaluation comes first, and has its own batch.

@@ -26,7 +26,7 @@ class GpuBenchTest(unittest.TestCase):
         bundled = os.path.abspath(f"{gpu.HERE}/../lib")
         with self.environ(LD_LIBRARY_PATH=f"{bundled}:{toolkit}:/own", HOME="/h", LOCKSTEP_CUDA_LIBRARIES=toolkit):
             self.assertEqual(gpu.peer_environment(), {"LD_LIBRARY_PATH": "/own", "HOME": "/h"})
-        with self.environ(LD_LIBRARY_PATH=bundled):
+        with self.environ(LD_LIBRARY_PATH=f"{bundled}:{bundled}/fallback"):
             self.assertEqual(gpu.peer_environment(), {})
 
     def measured(self, argument):

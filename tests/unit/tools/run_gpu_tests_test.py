@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hour on a GPU rehearsed: a bundle of fake programs with faults planted in them."""
+import contextlib
 import glob
+import importlib.machinery
+import importlib.util
+import io
 import json
 import os
 import re
@@ -10,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 # Each answers by what the folder of plans says for it.
@@ -72,6 +77,10 @@ class RunGpuTestsTest(unittest.TestCase):
             rows = [json.loads(line) for line in file if line.strip().endswith("}")]
         return {row["check"]: row for row in rows}
 
+    def log(self, name):
+        with open(f"{self.out}/{name}.log", encoding="utf-8") as file:
+            return file.read()
+
     def state(self, check):
         return self.states()[check]["state"]
 
@@ -90,6 +99,36 @@ class RunGpuTestsTest(unittest.TestCase):
         for check in ("doctor", "probe", "op: All/CudaOpsTest.Device/add", "executor: All/CudaOpsTest.Device/sum",
                       "same-bits", "moments-elsewhere", "recordings"):
             self.assertIn(check, states)
+
+    def test_the_gpu_is_asked_for_and_what_is_tuned_is_kept(self):
+        self.plan(add=f'[ "$LOCKSTEP_TEST_GPU $XDG_CACHE_HOME" = "1 {self.out}/cache" ] || exit 1; echo "[       OK ] x"')
+        self.run_it()
+        for program in ("op", "executor"):
+            self.assertEqual(self.state(f"{program}: All/CudaOpsTest.Device/add"), "passed")
+
+    def test_kernels_that_end_all_work_are_left_out(self):
+        self.plan(doctor="echo 'attention missing: set LOCKSTEP_WARPGROUPS=0'; exit 1",
+                  add='[ "$LOCKSTEP_WARPGROUPS" = 0 ] || exit 1; echo "[       OK ] x"')
+        self.assertIn("doctor.log says why", self.run_it().stdout)
+        self.assertEqual(self.state("op: All/CudaOpsTest.Device/add"), "passed")
+
+    def test_programs_that_do_not_start(self):
+        self.script("bin/launcher", "echo \"bin/launcher: version 'GLIBC_2.34' not found\" >&2; exit 1")
+        done = self.run_it()
+        self.assertEqual((done.returncode, done.stdout.splitlines()),
+                         (1, ["the programs do not start here: bin/launcher: version 'GLIBC_2.34' not found"]))
+
+    def test_the_own_cxx_library_is_taken_where_the_machines_is_too_old(self):
+        os.mkdir(f"{self.folder}/lib/fallback")
+        says = 'echo "[       OK ] $LD_LIBRARY_PATH" >&2'
+        self.plan(add=says)
+        self.run_it()
+        self.script("bin/launcher", 'case "$LD_LIBRARY_PATH" in *fallback) ;; *) echo "no GLIBCXX_3.4.29" >&2; exit 1 ;; esac'
+                    + LAUNCHER)
+        self.assertNotIn("fallback", self.log("op-All-CudaOpsTest.Device-add"))
+        shutil.rmtree(self.out)
+        self.run_it()
+        self.assertIn("lib/fallback", self.log("op-All-CudaOpsTest.Device-add"))
 
     def test_one_that_crashes_hides_no_other(self):
         self.plan(add="echo a CHECK failed; kill -ABRT $$", sum="echo wrong by 1; exit 1")
@@ -211,6 +250,57 @@ class RunGpuTestsTest(unittest.TestCase):
         shutil.rmtree(self.out)
         self.assertEqual(self.run_it(phases="B").returncode, 1)
         self.assertEqual(self.state("speed: ours"), "failed")
+
+    def module(self, folder):
+        """The command as Python has it, in a folder that may be a link."""
+        loader = importlib.machinery.SourceFileLoader("run_gpu_tests_copy", f"{folder}/run-gpu-tests")
+        made = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+        with mock.patch.object(sys, "path", list(sys.path)), mock.patch.object(sys, "dont_write_bytecode", True):
+            loader.exec_module(made)
+        return made
+
+    def test_a_worker_is_found_through_a_link(self):
+        os.symlink(self.folder, f"{self.folder}/link")
+        shutil.copy(shutil.which("tail"), f"{self.folder}/bin/worker")
+        with subprocess.Popen([f"{self.folder}/bin/worker", "-f", "/dev/null"]) as worker:
+            found = self.module(f"{self.folder}/link").resident_kib()
+            worker.kill()
+        self.assertGreater(found, 0)
+
+    def soaked(self, first_step, memory):
+        """What the soak makes of the GPU's memory at each look, when a step is there from one of them on, and what it says."""
+        looks = iter(memory)
+        run = mock.MagicMock(returncode=0)
+        run.__enter__.return_value = run
+        run.poll.side_effect = [None] * len(memory) + [0]
+        steps = iter(number >= first_step for number in range(len(memory)))
+        module = self.module(self.folder)
+        said = io.StringIO()
+        with mock.patch.multiple(module, resident_kib=lambda: 1000, has_step=lambda _: next(steps), job=lambda *_: "j"), \
+                mock.patch.object(module.subprocess, "Popen", return_value=run), \
+                mock.patch.object(module.subprocess, "run", lambda *_, **__: mock.Mock(stdout=f"{next(looks)}\n")), \
+                mock.patch.object(module.time, "sleep"), contextlib.redirect_stdout(said):
+            return module.soak(self.folder), said.getvalue()
+
+    def test_the_soak_looks_from_the_first_step_on(self):
+        start = [100, 900, 5000, 5100, 5200, 6000, 7000, 7900]  # libraries, tuning
+        self.assertTrue(self.soaked(8, start + [8000] * 9)[0])
+        self.assertFalse(self.soaked(0, start + [8000] * 9)[0])
+        self.assertFalse(self.soaked(8, start + list(range(8000, 8090, 10)))[0])
+        flat, said = self.soaked(8, start + [8000] * 3)
+        self.assertFalse(flat)
+        self.assertIn("none ruled out: 3 looks", said)
+
+    def test_a_step_is_seen_in_the_metrics(self):
+        module = self.module(self.folder)
+        self.assertFalse(module.has_step(self.folder))
+        os.makedirs(f"{self.folder}/runs/soak-1")
+        metrics = f"{self.folder}/runs/soak-1/metrics.jsonl"
+        with open(metrics, "w", encoding="utf-8") as file:
+            file.flush()
+            self.assertFalse(module.has_step(self.folder))
+            file.write('{"kind":"step","step":1}\n')
+        self.assertTrue(module.has_step(self.folder))
 
 
 if __name__ == "__main__":
