@@ -31,6 +31,9 @@ class VectorMemory {
   // calling thread treats them. May return before it is done: later calls here and of the
   // transport's communicators come after it. Errors: Internal of the device.
   virtual absl::Status Add(float* a, const float* b, int64_t count) = 0;
+  // Blocks until all additions are done: comes before others than this memory and the transport's
+  // communicators write there, as the engine does. Errors: Internal of the device.
+  virtual absl::Status Wait() = 0;
 
   // to[i] = from[i] with `from` anywhere on the host, or `to` there. Blocks until it is done.
   // Errors: Internal of the device.
@@ -48,6 +51,7 @@ class HostVectors : public VectorMemory {
   absl::StatusOr<float*> Allocate(int64_t count, const std::string& what) override;
   bool on_host() const override { return true; }
   absl::Status Add(float* a, const float* b, int64_t count) override;
+  absl::Status Wait() override { return absl::OkStatus(); }
   absl::Status Write(float* to, const float* from, int64_t count) override;
   absl::Status Read(float* to, const float* from, int64_t count) override;
 

@@ -26,6 +26,8 @@ class NcclMemory : public VectorMemory {
   absl::StatusOr<float*> Allocate(int64_t count, const std::string& what) override;
   bool on_host() const override { return false; }
   absl::Status Add(float* a, const float* b, int64_t count) override;
+  // Blocks until the queue is empty.
+  absl::Status Wait() override;
   absl::Status Write(float* to, const float* from, int64_t count) override;
   absl::Status Read(float* to, const float* from, int64_t count) override;
 
@@ -38,8 +40,6 @@ class NcclMemory : public VectorMemory {
   // Returns whether `data` lies in the GPU's memory.
   bool Holds(const void* data) const;
   GpuQueue* queue() const { return queue_; }
-  // Blocks until the queue is empty. Errors: Internal of the device.
-  absl::Status Wait();
 
   // The vectors and their bytes, in the order of Allocate.
   struct Vector {

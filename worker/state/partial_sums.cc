@@ -122,16 +122,19 @@ absl::Status PartialSums::LeafDone() {
   RoundLeaf(rest, count_);
   nodes_.push_back({{next_shard_, next_shard_ + 1}, buffers_[nodes_.size()]});
   ++next_shard_;
+  bool added = false;
   while (nodes_.size() >= 2) {
     const NodeBuffer& left = nodes_[nodes_.size() - 2];
     const NodeBuffer& right = nodes_.back();
     if (!AreHalves({0, shards_}, left.node, right.node)) break;
     float* const sum = buffers_[nodes_.size() - 2];
     LS_RETURN_IF_ERROR(Add(sum, right.data, rest, count_));
+    added = true;
     nodes_[nodes_.size() - 2].node.end = right.node.end;
     nodes_.pop_back();
   }
-  return absl::OkStatus();
+  // The engine writes the next leaf where the last addend lies, and does not know when it was read.
+  return added && next_shard_ < held_.end ? vectors_->Wait() : absl::OkStatus();
 }
 
 }  // namespace lockstep::worker

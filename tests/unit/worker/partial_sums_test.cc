@@ -2,7 +2,10 @@
 #include "worker/state/partial_sums.h"
 
 #include <cstring>
+#include <functional>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "common/half.h"
@@ -66,6 +69,52 @@ TEST(PartialSums, ContributesTheWholeNodesOfTheTree) {
       }
     }
   }
+}
+
+// A GPU's memory, which adds when it is waited for and not before.
+class LateVectors : public VectorMemory {
+ public:
+  absl::StatusOr<float*> Allocate(int64_t, const std::string&) override {
+    return absl::UnimplementedError("not of this memory");
+  }
+  bool on_host() const override { return false; }
+  absl::Status Add(float* a, const float* b, int64_t count) override {
+    begun_.emplace_back([=] {
+      for (int64_t i = 0; i < count; ++i) a[i] += b[i];
+    });
+    return absl::OkStatus();
+  }
+  absl::Status Wait() override {
+    for (const auto& addition : std::exchange(begun_, {})) addition();
+    return absl::OkStatus();
+  }
+  absl::Status Write(float*, const float*, int64_t) override { return Wait(); }
+  absl::Status Read(float*, const float*, int64_t) override { return Wait(); }
+
+ private:
+  std::vector<std::function<void()>> begun_;
+};
+
+// A leaf is not written where an addend lies that is still to be read.
+TEST(PartialSums, WaitsForAdditionsBeforeTheNextLeaf) {
+  constexpr int kShards = 7;
+  constexpr int64_t kCount = 33;
+  LateVectors late;
+  std::vector<std::vector<float>> memory(PartialSums::BuffersFor(kShards, {0, kShards}),
+                                         std::vector<float>(kCount, 99.0f));
+  std::vector<float*> buffers;
+  for (auto& buffer : memory) buffers.push_back(buffer.data());
+  PartialSums sums(kShards, kCount, buffers, &late);
+  sums.Begin({0, kShards});
+  for (int shard = 0; shard < kShards; ++shard) {
+    const std::vector<float> leaf = Leaf(shard, kCount);
+    std::memcpy(sums.NextLeaf(), leaf.data(), kCount * sizeof(float));
+    ASSERT_TRUE(sums.LeafDone().ok());
+  }
+  ASSERT_TRUE(late.Wait().ok());  // as whoever reduces them comes after it
+  ASSERT_EQ(sums.nodes().size(), 1u);
+  EXPECT_EQ(std::vector<float>(sums.nodes()[0].data, sums.nodes()[0].data + kCount),
+            TreeSum({0, kShards}, kCount));
 }
 
 TEST(PartialSums, NeedsLogarithmicallyManyBuffers) {
