@@ -72,6 +72,18 @@ absl::Status NcclGroup::Settle(NcclResult started, const std::string& what, cons
       what, wait);
 }
 
+template <typename T>
+absl::StatusOr<T> NcclGroup::Fetch(const std::function<NcclResult(T*)>& call,
+                                   const std::string& what, const NcclWait& wait) {
+  auto place = std::make_unique<T>();
+  const NcclResult started = call(place.get());
+  const absl::Status status = Settle(started, what, wait);
+  if (status.ok()) return *place;
+  // NCCL's thread may still write there: it is left to the process.
+  if (started == kNcclInProgress) place.release();
+  return status;
+}
+
 absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(const NcclLibrary* library,
                                                              GpuQueue* queue, int world, int rank,
                                                              const NcclUniqueId& id,
@@ -151,9 +163,8 @@ NcclGroup::~NcclGroup() {
 }
 
 absl::StatusOr<NcclUniqueId> NcclGroup::GrowId(const NcclWait& wait) {
-  NcclUniqueId id{};
-  LS_RETURN_IF_ERROR(Settle(api().grow_id(comm_, &id), "growing NCCL", wait));
-  return id;
+  return Fetch<NcclUniqueId>([this](NcclUniqueId* id) { return api().grow_id(comm_, id); },
+                             "growing NCCL", wait);
 }
 
 absl::Status NcclGroup::Group(const std::function<NcclResult()>& calls, const std::string& what,
@@ -179,10 +190,11 @@ absl::Status NcclGroup::Finish(const std::string& what, const NcclWait& wait) {
 }
 
 absl::Status NcclGroup::Register(void* memory, size_t bytes, const NcclWait& wait) {
-  NcclWindow window = nullptr;
-  LS_RETURN_IF_ERROR(
-      Settle(api().window_register(comm_, memory, bytes, &window, kNcclWindowSymmetric),
-             "registering memory with NCCL", wait));
+  const auto call = [&](NcclWindow* made) {
+    return api().window_register(comm_, memory, bytes, made, kNcclWindowSymmetric);
+  };
+  LS_ASSIGN_OR_RETURN(const NcclWindow window,
+                      Fetch<NcclWindow>(call, "registering memory with NCCL", wait));
   if (window != nullptr) windows_.push_back(window);
   return absl::OkStatus();
 }

@@ -87,6 +87,11 @@ class NcclGroup {
                                                           const NcclWait& wait);
   // Until the communicator has done what it was told last.
   absl::Status Settle(NcclResult started, const std::string& what, const NcclWait& wait);
+  // What NCCL puts where it is told to, by a call that may not be done when it returns. Errors: as
+  // Settle.
+  template <typename T>
+  absl::StatusOr<T> Fetch(const std::function<NcclResult(T*)>& call, const std::string& what,
+                          const NcclWait& wait);
   absl::Status WaitUntil(const std::function<absl::StatusOr<bool>()>& done, const std::string& what,
                          const NcclWait& wait);
   absl::Status AsyncError(const std::string& what, bool* busy) const;
