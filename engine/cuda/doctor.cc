@@ -112,7 +112,8 @@ GpuFinding ExamineGpu(const cuda::Tables& tables, int index,
   return {State::kGood, part, absl::StrCat(text, "; a matrix product is right")};
 }
 
-// Whether attention's kernels of sm_90a agree with those that all GPUs have. REQUIRES: it has both.
+// Finds whether attention's kernels of sm_90a agree with those that all GPUs have; kMissing: the
+// GPU does nothing more in this process. REQUIRES: it has both.
 GpuFinding ExamineAttention(int index) {
   const auto checked = [index]() -> absl::Status {
     LS_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Device> device, cuda::Device::Open(index));
@@ -121,6 +122,9 @@ GpuFinding ExamineAttention(int index) {
   };
   const absl::Status status = checked();
   if (status.ok()) return {State::kGood, "attention", "by wgmma it is what it is by mma.sync"};
+  if (absl::IsFailedPrecondition(status)) {
+    return {State::kMissing, "attention", std::string(status.message())};
+  }
   return {State::kDoubtful, "attention",
           absl::StrCat(status.message(), "; jobs do it by mma.sync here")};
 }
@@ -157,6 +161,7 @@ std::vector<GpuFinding> ExamineGpus() {
     if (findings.back().state != State::kGood) continue;
     if (cuda::HasWarpgroups(**module, (*devices)[i])) {
       findings.push_back(ExamineAttention(index));
+      if (findings.back().state == State::kMissing) continue;
     }
     findings.push_back(Measured("copies", MeasureCopies(index)));
     findings.push_back(Measured("products", CompareProducts(index)));

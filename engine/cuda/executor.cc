@@ -158,7 +158,8 @@ absl::Status CudaExecutor::Prepare(const Memory& memory) {
   CudaTarget target{&device_->tables(), spec.precision == "tf32"};
   const cuda::DeviceProperties& gpu = device_->properties();
   target.fp8 = 10 * gpu.compute_major + gpu.compute_minor >= 89;
-  target.warpgroups = warpgroups_ = cuda::UsesWarpgroups(*plan_, *device_, workspace_);
+  LS_ASSIGN_OR_RETURN(warpgroups_, cuda::UsesWarpgroups(*plan_, *device_, workspace_));
+  target.warpgroups = warpgroups_;
   std::unique_ptr<cuda::ProductTuning> tuning;
   if (!memory.tuning_files.empty()) {
     LS_ASSIGN_OR_RETURN(tuning,

@@ -6,6 +6,7 @@
 #define LOCKSTEP_ENGINE_CUDA_WARPGROUP_CHECK_H_
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/kernel.h"
 #include "engine/exec/plan.h"
@@ -16,13 +17,15 @@ namespace lockstep::engine::cuda {
 // less, causal and not, with dropout and without. `memory` has kCudaWorkspaceBytes of the device.
 // Blocks for less than a second, on a GPU for milliseconds. REQUIRES: type is not kF32.
 // Errors: Internal with the first value that differs by more than roundings do, or with what the
-// GPU says.
+// GPU says; FailedPrecondition, with what to do, where the GPU does nothing more in this process
+// after that.
 absl::Status CheckWarpgroups(const Device& device, Type type, void* memory);
 
 // Returns whether a plan's attention goes by warpgroups: its GPU and the module have them, a node
 // suits them, and CheckWarpgroups is content, which is asked once for a process, GPU and type.
-// Where it is not, a warning says why. `memory` as above.
-bool UsesWarpgroups(const CompiledPlan& plan, const Device& device, void* memory);
+// Where it is not, a warning says why. `memory` as above. Errors: CheckWarpgroups's
+// FailedPrecondition.
+absl::StatusOr<bool> UsesWarpgroups(const CompiledPlan& plan, const Device& device, void* memory);
 
 }  // namespace lockstep::engine::cuda
 

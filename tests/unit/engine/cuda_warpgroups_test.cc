@@ -21,11 +21,12 @@ namespace {
 
 using cuda::Code;
 using cuda::Type;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::MatchesRegex;
 
 // What is wrong with the kernels by warpgroups.
-enum class Fault { kNone, kResult, kLogSum, kGradient, kNothing, kLaunch };
+enum class Fault { kNone, kResult, kLogSum, kGradient, kNothing, kLaunch, kAddress };
 Fault fault = Fault::kNone;
 
 // Turns a bit of the fraction of an element in 16 bits.
@@ -37,6 +38,7 @@ void Spoil(const cuda::View& view, int64_t element) {
 Code Attention(const cuda::AttentionArgs& args, cuda::Stream stream) {
   if (args.warpgroups && fault == Fault::kNothing) return 0;
   if (args.warpgroups && fault == Fault::kLaunch) return 98;
+  if (args.warpgroups && fault == Fault::kAddress) emulation::FailAfter(1);
   const Code code = cuda::EmulatedTables()->kernels->attention(args, stream);
   if (!args.warpgroups) return code;
   if (fault == Fault::kResult) Spoil(args.y, args.length * args.width - 3);
@@ -70,6 +72,7 @@ class WarpgroupCheckTest : public testing::Test {
   }
   void TearDown() override {
     fault = Fault::kNone;
+    emulation::Repair();
     cuda::UseTables(TakesRealGpu() ? nullptr : cuda::EmulatedTables());
   }
 
@@ -151,6 +154,20 @@ TEST_F(WarpgroupCheckTest, AnExecutorDoesWithoutKernelsThatFail) {
   Job next(WideHeads());
   EXPECT_EQ(ProductsOfAStep(&next), 0);
   EXPECT_EQ(testing::internal::GetCapturedStderr().find("mma.sync"), std::string::npos);
+}
+
+// A GPU does nothing more for a process after some faults of its kernels.
+TEST_F(WarpgroupCheckTest, AnExecutorSaysWhatToDoWhereTheGpuDoesNothingMore) {
+  static const FaultyGpu* const gpu = new FaultyGpu;
+  cuda::UseTables(&gpu->tables);
+  fault = Fault::kAddress;
+  const auto plan = Plan::Compile(WideHeads()).value();
+  Pages state(plan->state_bytes());
+  const absl::Status status = Executor::Create(plan, {state.data(), nullptr}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("attention by wgmma: unspecified launch failure"),
+                    HasSubstr("set LOCKSTEP_WARPGROUPS=0")));
 }
 
 // Workers that would do attention by different kernels may not compute together.
