@@ -18,7 +18,7 @@ DYNAMIC = {
     "MatrixQueriesKernel": lambda _, depth, stages, bands: 2 * (2 * bands + 2 * stages) * 64 * depth,
     "GroupKernel": lambda *_: 2 * (2 + 3 * 4) * 64 * 64,
     "GroupQueriesKernel": lambda *_: 2 * (4 + 3 * 4) * 64 * 64,
-    "GroupKeysKernel": lambda *_: 2 * (4 * 64 * 64 + 3 * (2 * 64 * 64 + 512 + 256 + 256)),
+    "GroupKeysKernel": lambda *_: 2 * (4 * 64 * 64 + 5 * (2 * 64 * 64 + 512 + 256 + 256)),
     "ImplicitKernel": lambda _, columns: 2 * 3 * (128 + columns) * 32,
     "CrossEntropyKernel": lambda _, kept: 2 * 30528 * kept,
     "SoftmaxKernel": lambda kept: 48 * 1024 * kept,

@@ -70,7 +70,7 @@ double InstructionShare(const ops::AttentionShape& shape, bool backward, bool wa
   };
   constexpr Shares kShares[] = {
       {32, 0.44, 0.26, 0.25, 0.20}, {64, 0.63, 0.47, 0.34, 0.33}, {128, 0.62, 0.52, 0.28, 0.28}};
-  constexpr Shares kGroupShares = {64, 0.93, 0.54, 0.68, 0.60};
+  constexpr Shares kGroupShares = {64, 0.93, 0.54, 0.65, 0.50};
   const int64_t depth = shape.width / shape.heads;
   const Shares* found = kShares;
   while (found->depth < depth) ++found;

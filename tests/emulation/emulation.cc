@@ -7,12 +7,10 @@
 #include <array>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "common/check.h"
-#include "tests/emulation/emulated_gpus.h"
 #include "tests/emulation/include/cuda_runtime.h"
 
 uint3 threadIdx, blockIdx;
@@ -56,6 +54,13 @@ struct Warp {
   int64_t generation = 0;
 };
 
+// One of a block's barriers at which some threads come without waiting.
+struct Barrier {
+  int threads = 0;  // how many come, as the first of them says
+  int arrived = 0;
+  int64_t generation = 0;
+};
+
 struct PendingCopy {
   void* to;
   const void* from;
@@ -66,6 +71,7 @@ struct Thread {
   void* stack_pointer = nullptr;
   uint3 index{};
   bool done = false;
+  bool is_late = false;  // goes on when no other thread can
   int parity = 0;
   // Runs again when the counter is no longer what it waits for it to leave.
   const int64_t* waits_on = nullptr;
@@ -82,6 +88,7 @@ struct Machine {
   alignas(1024) char shared[kDynamicBytes];
   std::vector<Thread> threads;
   std::vector<Warp> warps;
+  std::array<Barrier, 16> barriers;
   int count = 0;
   int done = 0;
   int arrived = 0;
@@ -93,41 +100,10 @@ struct Machine {
   int64_t launches = 0;
   int64_t group_products = 0;
   std::map<const void*, size_t> allowed_shared;  // by kernel
-  std::map<void*, size_t> allocations;
-  size_t allocated = 0;
-  int64_t allocation_calls = 0;
-  size_t total = size_t{64} << 30;
   size_t shared_bytes = 228 << 10;
   size_t most_asked = 0;
-  const char* name = "an emulated GPU";
-  bool chosen = false;
 };
 Machine machine;
-
-// Loaders' threads ask for it too, while others lock more: `mutex` is held.
-struct LockedMemory {
-  std::mutex mutex;
-  std::map<uintptr_t, size_t> ranges;  // where, and bytes
-  size_t registered = 0;               // of it, what was locked after it was allocated
-
-  // Bytes of [begin, begin + bytes) that one range holds; the most.
-  size_t Holds(uintptr_t begin, size_t bytes) const {
-    const uintptr_t end = begin + bytes;
-    auto it = ranges.upper_bound(begin);
-    if (it != ranges.begin()) --it;
-    size_t most = 0;
-    for (; it != ranges.end() && it->first < end; ++it) {
-      const uintptr_t from = std::max(begin, it->first);
-      const uintptr_t to = std::min<uintptr_t>(end, it->first + it->second);
-      if (from < to) most = std::max<size_t>(most, to - from);
-    }
-    return most;
-  }
-};
-LockedMemory& locked() {
-  static auto& memory = *new LockedMemory();
-  return memory;
-}
 
 void Yield() { LockstepSwitchStack(&machine.current->stack_pointer, machine.scheduler); }
 
@@ -166,7 +142,7 @@ void Start(int number, dim3 block) {
 }
 
 bool Resume(Thread& thread) {
-  if (thread.done) return false;
+  if (thread.done || thread.is_late) return false;
   if (thread.waits_on != nullptr && *thread.waits_on == thread.waits_for) return false;
   thread.waits_on = nullptr;
   machine.current = &thread;
@@ -175,49 +151,61 @@ bool Resume(Thread& thread) {
   return true;
 }
 
+// Lets one of those go on that are late: the first one in every second block, the last one in the
+// others, so that each part of a block is as far ahead of the rest as barriers let it be.
+bool ResumeLate() {
+  for (int t = 0; t < machine.count; ++t) {
+    const int number = blockIdx.x % 2 == 0 ? t : machine.count - 1 - t;
+    Thread& thread = machine.threads[static_cast<size_t>(number)];
+    if (std::exchange(thread.is_late, false)) return Resume(thread);
+  }
+  return false;
+}
+
+// Lets a warp's threads go on as far as they can without others; false when none could.
+bool RunWarp(int warp) {
+  const int first = warp * kLanes, count = std::min(kLanes, machine.count - first);
+  bool any = false;
+  for (bool moved = true; moved; any |= moved) {
+    moved = false;
+    for (int lane = 0; lane < count; ++lane) {
+      const int t = first + (machine.order == Order::kForward ? lane : count - 1 - lane);
+      moved |= Resume(machine.threads[static_cast<size_t>(t)]);
+    }
+  }
+  return any;
+}
+
 void RunBlock(dim3 block, size_t shared) {
   machine.done = machine.arrived = 0;
   std::memset(machine.shared, 0x7f, shared);  // it is not zero at the start
   for (int t = 0; t < machine.count; ++t) Start(t, block);
   for (Warp& warp : machine.warps) warp.arrived = 0;
+  machine.barriers.fill({});
+  const int warps = (machine.count + kLanes - 1) / kLanes;
   while (machine.done < machine.count) {
     bool moved = false;
-    for (int t = 0; t < machine.count; ++t) {
-      const int number = machine.order == Order::kForward ? t : machine.count - 1 - t;
-      moved |= Resume(machine.threads[static_cast<size_t>(number)]);
+    for (int warp = 0; warp < warps; ++warp) {
+      moved |= RunWarp(machine.order == Order::kForward ? warp : warps - 1 - warp);
     }
-    LS_CHECK(moved) << "threads of a block wait at a barrier that the others never reach";
+    LS_CHECK(moved || ResumeLate())
+        << "threads of a block wait at a barrier that the others never reach";
+  }
+  for (const Barrier& barrier : machine.barriers) {
+    LS_CHECK_EQ(barrier.arrived, 0) << "a block ends while threads have come to a barrier";
   }
 }
 
 }  // namespace
 
 void SetOrder(Order order) { machine.order = order; }
-size_t AllocatedBytes() { return machine.allocated; }
-int64_t Allocations() { return machine.allocation_calls; }
 void SetSharedBytes(size_t bytes) {
   machine.shared_bytes = bytes;
   machine.most_asked = 0;
 }
 size_t SharedBytesAsked() { return machine.most_asked; }
-void SetTotalBytes(size_t bytes) { machine.total = bytes; }
-void SetDeviceName(const char* name) { machine.name = name; }
-bool DeviceIsChosen() { return machine.chosen; }
 int64_t Launches() { return machine.launches; }
 int64_t GroupProducts() { return machine.group_products; }
-
-size_t RegisteredBytes() {
-  const std::lock_guard lock(locked().mutex);
-  return locked().registered;
-}
-size_t LockedBytes(uintptr_t begin, size_t bytes) {
-  const std::lock_guard lock(locked().mutex);
-  return locked().Holds(begin, bytes);
-}
-bool CanCopy(const void* pointer, size_t bytes) {
-  const size_t locked = LockedBytes(reinterpret_cast<uintptr_t>(pointer), bytes);
-  return locked == 0 || locked == bytes;
-}
 
 int Lane() { return static_cast<int>((machine.current - machine.threads.data()) % kLanes); }
 
@@ -282,6 +270,27 @@ void WaitForCopies(int pending) {
   if (groups.size() == 1 && groups.front().empty()) groups.clear();
 }
 
+namespace {
+// Returns whether the thread is the last one to come.
+bool Come(Barrier& barrier, int threads) {
+  if (barrier.arrived == 0) barrier.threads = threads;
+  LS_CHECK_EQ(barrier.threads, threads) << "threads do not agree on how many come to a barrier";
+  if (++barrier.arrived < threads) return false;
+  barrier.arrived = 0;
+  ++barrier.generation;
+  return true;
+}
+}  // namespace
+
+void WaitAt(int barrier, int threads) {
+  Barrier& own = machine.barriers.at(static_cast<size_t>(barrier));
+  if (!Come(own, threads)) WaitFor(&own.generation);
+}
+void ArriveAt(int barrier, int threads) {
+  Come(machine.barriers.at(static_cast<size_t>(barrier)), threads);
+  machine.current->is_late = true;
+  Yield();
+}
 void PublishShared() { machine.current->published = true; }
 void BeginProducts() { machine.current->begins_products = true; }
 // Late where copies are early, so that what is copied too soon over a factor shows, and at once
@@ -358,7 +367,6 @@ void RunGrid(dim3 grid, dim3 block, size_t shared, const std::function<void()>& 
 
 }  // namespace emulation
 
-using emulation::locked;
 using emulation::machine;
 
 void __syncthreads() {
@@ -370,98 +378,7 @@ void __syncthreads() {
   emulation::WaitFor(&machine.generation);
 }
 
-const char* cudaGetErrorString(cudaError_t error) {
-  if (error == cudaErrorMemoryAllocation) return "out of memory";
-  if (error == cudaErrorLaunchFailure) return "unspecified launch failure (emulated)";
-  return error == cudaSuccess ? "no error" : "an emulated error";
-}
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) {
-  *count = static_cast<int>(emulation::Gpus().size());
-  return cudaSuccess;
-}
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  std::memset(properties, 0, sizeof(*properties));
-  const std::array<char, 16> uuid =
-      emulation::UuidOf(emulation::Gpus()[static_cast<size_t>(device)]);
-  std::copy(uuid.begin(), uuid.end(), properties->uuid.bytes);
-  std::strncpy(properties->name, machine.name, sizeof(properties->name) - 1);
-  properties->major = 9;
-  properties->multiProcessorCount = 1;
-  properties->totalGlobalMem = machine.total;
-  return cudaSuccess;
-}
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   *value = static_cast<int>(machine.shared_bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaSetDevice(int device) {
-  if (device < 0 || static_cast<size_t>(device) >= emulation::Gpus().size()) {
-    return cudaErrorInvalidValue;
-  }
-  machine.chosen = true;
-  return cudaSuccess;
-}
-cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = 13000;
-  return cudaSuccess;
-}
-cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
-cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
-  *free_bytes = machine.total - machine.allocated;
-  *total_bytes = machine.total;
-  return cudaSuccess;
-}
-cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-  if (machine.allocated + bytes > machine.total) return cudaErrorMemoryAllocation;
-  // Of exactly these bytes, so that sanitizers see what is beyond them.
-  LS_CHECK_EQ(::posix_memalign(pointer, 256, bytes), 0);
-  std::memset(*pointer, 0x7f, bytes);  // fresh device memory is not zero
-  machine.allocations[*pointer] = bytes;
-  ++machine.allocation_calls;
-  machine.allocated += bytes;
-  return cudaSuccess;
-}
-cudaError_t cudaFree(void* pointer) {
-  if (pointer == nullptr) return cudaSuccess;
-  const auto it = machine.allocations.find(pointer);
-  LS_CHECK(it != machine.allocations.end()) << "freed what was not allocated";
-  machine.allocated -= it->second;
-  machine.allocations.erase(it);
-  std::free(pointer);
-  return cudaSuccess;
-}
-cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
-  ++machine.allocation_calls;
-  *pointer = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  const std::lock_guard lock(locked().mutex);
-  locked().ranges[reinterpret_cast<uintptr_t>(*pointer)] = bytes;
-  return cudaSuccess;
-}
-cudaError_t cudaFreeHost(void* pointer) {
-  const std::lock_guard lock(locked().mutex);
-  LS_CHECK_EQ(locked().ranges.erase(reinterpret_cast<uintptr_t>(pointer)), 1u);
-  std::free(pointer);
-  return cudaSuccess;
-}
-cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
-  if (pointer == nullptr || bytes == 0) return cudaErrorInvalidValue;
-  const auto begin = reinterpret_cast<uintptr_t>(pointer);
-  const std::lock_guard lock(locked().mutex);
-  if (locked().Holds(begin, bytes) > 0) return cudaErrorHostMemoryAlreadyRegistered;
-  locked().ranges[begin] = bytes;
-  locked().registered += bytes;
-  return cudaSuccess;
-}
-cudaError_t cudaHostUnregister(void* pointer) {
-  const std::lock_guard lock(locked().mutex);
-  const auto at = locked().ranges.find(reinterpret_cast<uintptr_t>(pointer));
-  if (at == locked().ranges.end()) return cudaErrorHostMemoryNotRegistered;
-  locked().registered -= at->second;
-  locked().ranges.erase(at);
   return cudaSuccess;
 }

@@ -19,6 +19,9 @@ inline constexpr int kTile = kGroupSide * kGroupSide;  // numbers
 // What goes through shared memory is there in stages, of which one is filled while one is read; the
 // third is that of products which are not waited for yet.
 inline constexpr int kStages = 3;
+// Of the owners of keys, who load a tile while they multiply the one three before it; one warpgroup
+// may be a tile ahead of the other.
+inline constexpr int kKeyStages = 5;
 // A stage of keys and values: two tiles of each, so that threads meet half as often.
 inline constexpr int kStageKeys = 2 * kGroupSide;
 inline constexpr int kStage = 4 * kTile;
@@ -57,6 +60,30 @@ __device__ __forceinline__ int OwnGroup() {
 __device__ __forceinline__ int OwnWarpRow() {
   return static_cast<int>(threadIdx.x) % kGroupThreads / kWarp * 16;
 }
+
+#if LOCKSTEP_WARPGROUPS
+
+// The two warpgroups of a block begin products in turn, so that tensor cores work for one while the
+// other makes its next left factors: a turn begins when the products of the other's are begun. What
+// a warpgroup waited for and published before its turn is there in the other's next one.
+struct Turns {
+  __device__ __forceinline__ explicit Turns(int own) : own(own) {
+    if (own == kGroups - 1) Give();
+  }
+  // Waits for the own turn.
+  __device__ __forceinline__ void Take() const { WaitAt(1 + own, kBlockThreads); }
+  // Lets the other warpgroup begin.
+  __device__ __forceinline__ void Give() const { ArriveAt(1 + (own ^ 1), kBlockThreads); }
+  // As Give, in the last turn of both.
+  __device__ __forceinline__ void GiveLast() const {
+    if (own == 0) Give();
+  }
+
+  int own;
+};
+static_assert(kGroups == 2);
+
+#endif  // LOCKSTEP_WARPGROUPS
 
 // `length` up to whole tiles.
 __host__ __device__ __forceinline__ int64_t PaddedLength(int64_t length) {

@@ -6,7 +6,7 @@
 // where they are made; the owners of keys therefore make the transposed scores. There a thread has
 // two keys of each query, whereas a random number of dropout comes with those of seven other keys:
 // the owners of queries, who need all eight, leave a bit for each, as they leave delta, which they
-// make themselves.
+// make themselves. The two warpgroups of a block begin products in turn.
 #include "engine/cuda/kernels/all.h"
 #include "engine/cuda/kernels/attention_gradient.h"
 #include "engine/cuda/kernels/attention_warpgroup.h"
@@ -194,13 +194,18 @@ __global__ void __launch_bounds__(kBlockThreads) GroupQueriesKernel(AttentionBac
       Clear(gradients);
     }
   };
-  // dq of the keys of one tile, and the scores of the next.
+  const Turns turns(OwnGroup());
+  // dq of the keys of one tile, and the scores of the next, begun.
   const auto multiply = [&](const uint16_t* keys, const uint16_t* next) {
+    turns.Take();
     BeginProducts();
     BeginSums<kType>(dq[0], gradients, TileAt(keys));
     BeginScores<kType>(scores, left_queries, TileAt(next));
     BeginScores<kType>(products, left_dy, TileAt(next + kStage / 2));
     CommitProducts();
+    turns.Give();
+  };
+  const auto finish = [&] {
     WaitForProducts();
     Settle(dq[0]);
     Settle(scores);
@@ -217,24 +222,29 @@ __global__ void __launch_bounds__(kBlockThreads) GroupQueriesKernel(AttentionBac
   for (int number = 0;;) {
     const uint16_t* const stage = stages + number * kStage;
     make(first_key);
+    // The next stage: the other warpgroup may begin its next products with it.
+    WaitForCopies();
+    PublishShared();
     multiply(stage, stage + kTile);
+    finish();
     make(first_key + kGroupSide);
     first_key += kStageKeys;
     if (first_key >= end) {
+      turns.Take();
       BeginProducts();
       BeginSums<kType>(dq[0], gradients, TileAt(stage + kTile));
       break;
     }
     number = number + 1 == kStages ? 0 : number + 1;
-    WaitForCopies();
-    PublishShared();
-    __syncthreads();  // as in the forward pass
+    multiply(stage + kTile, stages + number * kStage);
+    // Both have done the products of the stage before this one.
     const int after = number + 1 == kStages ? 0 : number + 1;
     if (first_key + kStageKeys < end) load(after, first_key + kStageKeys);
     CommitCopies();
-    multiply(stage + kTile, stages + number * kStage);
+    finish();
   }
   CommitProducts();
+  turns.GiveLast();
   WaitForProducts();
   Settle(dq[0]);
   WaitForCopies();
@@ -341,6 +351,8 @@ __global__ void __launch_bounds__(kBlockThreads) GroupKeysKernel(AttentionBackwa
   CommitCopies();
   if (first_query + kGroupSide < length) load(1, first_query + kGroupSide);
   CommitCopies();
+  if (first_query + 2 * kGroupSide < length) load(2, first_query + 2 * kGroupSide);
+  CommitCopies();
   uint32_t seen = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -354,6 +366,7 @@ __global__ void __launch_bounds__(kBlockThreads) GroupKeysKernel(AttentionBackwa
   LoadLeft(keys, warp_row, left_keys);
   LoadLeft(values, warp_row, left_values);
   QueryStage stage{stages};
+  const Turns turns(OwnGroup());
   BeginProducts();
   BeginScores<kType>(scores, left_keys, stage.Queries());
   BeginScores<kType>(products, left_values, stage.Dy());
@@ -378,25 +391,29 @@ __global__ void __launch_bounds__(kBlockThreads) GroupKeysKernel(AttentionBackwa
     const QueryStage made = stage;
     first_query += kGroupSide;
     if (first_query >= length) {
+      turns.Take();
       BeginProducts();
       BeginSums<kType>(dv[0], probabilities, made.Dy());
       BeginSums<kType>(dk[0], gradients, made.Queries());
       break;
     }
-    number = number + 1 == kStages ? 0 : number + 1;
+    number = number + 1 == kKeyStages ? 0 : number + 1;
     stage.data = stages + number * QueryStage::kNumbers;
+    // The tile behind the next one: the other warpgroup may begin its next products with it.
     WaitForCopies();
     PublishShared();
-    __syncthreads();  // the next tile is there, and the last one's products are made
-    const int after = number + 1 == kStages ? 0 : number + 1;
-    if (first_query + kGroupSide < length) load(after, first_query + kGroupSide);
-    CommitCopies();
+    turns.Take();
     BeginProducts();
     BeginSums<kType>(dv[0], probabilities, made.Dy());
     BeginSums<kType>(dk[0], gradients, made.Queries());
     BeginScores<kType>(scores, left_keys, stage.Queries());
     BeginScores<kType>(products, left_values, stage.Dy());
     CommitProducts();
+    turns.Give();
+    // Both have done the products of the tile that was there, two before the one that was made.
+    const int after = number + 2 < kKeyStages ? number + 2 : number + 2 - kKeyStages;
+    if (first_query + 2 * kGroupSide < length) load(after, first_query + 2 * kGroupSide);
+    CommitCopies();
     WaitForProducts();
     Settle(dk[0]);
     Settle(dv[0]);
@@ -404,6 +421,7 @@ __global__ void __launch_bounds__(kBlockThreads) GroupKeysKernel(AttentionBackwa
     Settle(products);
   }
   CommitProducts();
+  turns.GiveLast();
   WaitForProducts();
   Settle(dk[0]);
   Settle(dv[0]);
@@ -422,7 +440,7 @@ Code LaunchKernels(const AttentionBackwardArgs& args, Stream stream) {
                                  kOwn + kStages * kStage * sizeof(uint16_t), stream, args);
   if (code != 0) return code;
   return LaunchShared(GroupKeysKernel<kType, kDrops>, grid, kBlockThreads,
-                      kOwn + kStages * QueryStage::kNumbers * sizeof(uint16_t), stream, args);
+                      kOwn + kKeyStages * QueryStage::kNumbers * sizeof(uint16_t), stream, args);
 }
 
 template <Type kType>

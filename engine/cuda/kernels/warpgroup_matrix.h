@@ -101,6 +101,16 @@ __device__ __forceinline__ void PublishShared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// One of the block's barriers 1 to 15, at which `threads` threads come, some of them by ArriveAt:
+// what all did before is there for those who wait. Whole warps come together.
+__device__ __forceinline__ void WaitAt(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+// Comes without waiting.
+__device__ __forceinline__ void ArriveAt(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // A word that is 0, made where it is asked for and not before a condition.
 __device__ __forceinline__ uint32_t Zero() {
   uint32_t zero;

@@ -73,6 +73,10 @@ void CommitProducts();
 void WaitForProducts();
 // Says that the thread's copies into shared memory are to be seen by products.
 void PublishShared();
+// The block's barriers 1 to 15, at which `threads` threads come: one that waits, and one that does
+// not, which goes on when no other thread can. Ends the test where a block leaves one half come.
+void WaitAt(int barrier, int threads);
+void ArriveAt(int barrier, int threads);
 // The block's dynamic shared memory, 1024-byte aligned.
 void* SharedMemory();
 inline constexpr size_t kDynamicBytes = 227 << 10;

@@ -17,6 +17,8 @@ inline void WaitForProducts() { emulation::WaitForProducts(); }
 inline void Settle(float (&)[8][4]) {}
 inline uint32_t Zero() { return 0; }
 inline void PublishShared() { emulation::PublishShared(); }
+inline void WaitAt(int barrier, int threads) { emulation::WaitAt(barrier, threads); }
+inline void ArriveAt(int barrier, int threads) { emulation::ArriveAt(barrier, threads); }
 
 // Number (row, column) of the factor that `word` speaks of, `columns` saying that its columns lie
 // side by side in 128 bytes each, else its rows do.

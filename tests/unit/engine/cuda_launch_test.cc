@@ -60,6 +60,43 @@ TEST(CudaLaunchTest, OddPlacesAreRefused) {
   EXPECT_DEATH(kernels.fill({memory + 8, 1}, nullptr), "");
 }
 
+// The second warp waits for what the first one does, which goes on without it and is late: a second
+// wait finds what came between.
+void Handing(int* seen) {
+  static int given;
+  const bool gives = threadIdx.x < 32;
+  if (threadIdx.x == 0) given = 1;
+  if (gives) {
+    emulation::ArriveAt(1, 64);
+    if (threadIdx.x == 0) given = 2;
+    emulation::ArriveAt(2, 64);
+  } else {
+    emulation::WaitAt(1, 64);
+    seen[threadIdx.x - 32] = given;
+    emulation::WaitAt(2, 64);
+    seen[threadIdx.x] = given;
+  }
+}
+
+void Unmet(int) {
+  if (threadIdx.x < 32) emulation::ArriveAt(1, 64);
+}
+
+TEST(CudaLaunchTest, WhoArrivesAtABarrierDoesNotWaitAndIsLate) {
+  int seen[64] = {};
+  for (const auto order : {emulation::Order::kForward, emulation::Order::kBackward}) {
+    emulation::SetOrder(order);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = 2;
+    config.blockDim = 64;
+    int* const to = seen;
+    ASSERT_EQ(cudaLaunchKernelEx(&config, Handing, to), cudaSuccess);
+    for (int i = 0; i < 64; ++i) EXPECT_EQ(seen[i], i < 32 ? 1 : 2) << i;
+  }
+  emulation::SetOrder(emulation::Order::kForward);
+  EXPECT_DEATH(Launched(1, 64, 0, Unmet), "a block ends while threads have come to a barrier");
+}
+
 // An average of each two rows of a long signal, and its gradient.
 TEST(CudaLaunchTest, PoolingHasMoreRowsThanAGridsSecondExtent) {
   constexpr int64_t kRows = 65600;

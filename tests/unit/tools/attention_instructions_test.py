@@ -68,6 +68,12 @@ class AttentionInstructions(unittest.TestCase):
         self.assertAlmostEqual(cycles["tensor cores"],
                                products * counted.PEAK_PRODUCT / counted.WGMMA_SHARE)
 
+    def test_of_warps_in_turn_ones_products_and_instructions_follow_each_other(self):
+        cycles = {"issue": 1000 * counted.ALONE, "tensor cores": 500, "exp2": 300}
+        self.assertEqual(counted.taken("MatrixKernel", cycles), 1000 * counted.ALONE)
+        self.assertEqual(counted.taken("GroupKeysKernel", cycles), 750)
+        self.assertEqual(counted.taken("GroupKeysKernel", {**cycles, "exp2": 800}), 800)
+
 
 if __name__ == "__main__":
     unittest.main()
