@@ -43,6 +43,9 @@ absl::StatusOr<std::string> Survivors::SaveTogether(const Parts& parts) {
     if (saved.ok() || parts.trainer->committed_step() == 0) return saved;
     LS_LOG_WARNING << "not saved by the " << left.members_size()
                    << " workers that are left: " << saved.status().message();
+    // What it has gone back to may be whole, and others may have saved theirs.
+    absl::StatusOr<std::string> alone = parts.trainer->SaveAlone();
+    if (!absl::IsNotFound(alone.status())) return alone;
   }
   return saved;
 }

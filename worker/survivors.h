@@ -38,7 +38,8 @@ class Survivors {
     std::function<absl::Status(const Generation& left, Communicator* communicator)> look_at_folders;
   };
   // First with all that were in the last generation on nodes that nobody missed; when these do not
-  // find each other, with those of this node. Returns the checkpoint's path. Blocks for a minute at
+  // find each other, with those of this node; alone as soon as this worker has the whole of a
+  // state, which it may have gone back to. Returns the checkpoint's path. Blocks for a minute at
   // most, besides copying and saving. Errors: FailedPrecondition when no step was made; Aborted
   // when parts of the state are with nobody who is left, and names them; those of connecting and
   // saving.

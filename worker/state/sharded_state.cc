@@ -98,7 +98,6 @@ absl::Status ShardedState::SetHolders(const Communicator& communicator, ShardHol
   summed_step_ = 0;
   if (!spread()) parts_.transport->ReleasePages(parts_.spill, SpillBytes(parts_.vector_count));
   std::vector<engine::HeldRange> ranges;
-  present_ = {{0, moments_begin_}};
   gathered_.clear();
   for (int shard = 0; shard < parts_.shards; ++shard) {
     const std::vector<int>& ranks = holders_[static_cast<size_t>(shard)];
@@ -122,13 +121,18 @@ absl::Status ShardedState::SetHolders(const Communicator& communicator, ShardHol
       gathered_.push_back({piece.begin, piece.end, NewWeights(from, piece, slice.begin)});
     }
   }
-  for (const Place& place : places_) {
-    if (Holds(place.shard)) present_.push_back({place.begin, place.end});
-  }
-  present_.push_back({moments_end_, plan().state_bytes()});
   DropMoments();
   LS_RETURN_IF_ERROR(parts_.halves->HoldMoments(std::move(ranges)));
   return spread() ? DealSpread(world) : absl::OkStatus();
+}
+
+std::vector<engine::StateRange> ShardedState::present() const {
+  std::vector<engine::StateRange> ranges = {{0, moments_begin_}};
+  for (const Place& place : places_) {
+    if (Holds(place.shard)) ranges.push_back({place.begin, place.end});
+  }
+  ranges.push_back({moments_end_, plan().state_bytes()});
+  return ranges;
 }
 
 void ShardedState::DropMoments() {

@@ -101,9 +101,10 @@ class ShardedState : public StatePolicy {
   // weights. Blocks. Errors: those of the communicator; the step stays half done.
   absl::Status Finish(Communicator* communicator, int64_t step, absl::Time deadline) override;
 
-  // The bytes of the state region that this rank has, ascending.
-  const std::vector<engine::StateRange>& present() const { return present_; }
-  const std::vector<engine::StateRange>* held() const override { return &present_; }
+  // What everybody has, and the moments of the shards that this rank holds, also between an Agree
+  // that failed and the next one.
+  std::vector<engine::StateRange> present() const;
+  std::optional<std::vector<engine::StateRange>> held() const override { return present(); }
   // Where byte `offset` of the state lies, here or in a peer's memory, and how much of `*bytes`
   // from there on. Moments of peers are those after this rank's committed step until it takes part
   // in the next reduction.
@@ -239,7 +240,6 @@ class ShardedState : public StatePolicy {
   int64_t summed_step_ = 0;     // of which they are
   std::vector<bool> borrowed_;  // apart, of places_: there for a checkpoint, though not held
   int64_t borrowed_step_ = -1;  // after which; -1: nothing is
-  std::vector<engine::StateRange> present_;
 };
 
 }  // namespace lockstep::worker

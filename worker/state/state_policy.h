@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -65,8 +66,8 @@ class StatePolicy {
   virtual absl::Status CheckReplicas(Communicator* communicator, int64_t step,
                                      absl::Time deadline) const = 0;
 
-  // The bytes of the state region that this rank has, ascending; null: all of them.
-  virtual const std::vector<engine::StateRange>* held() const { return nullptr; }
+  // The bytes of the state region that this rank has now, ascending; nothing: all of them.
+  virtual std::optional<std::vector<engine::StateRange>> held() const { return std::nullopt; }
   // Where byte `offset` of the state lies, here or in a peer's memory, and how much of `*bytes`
   // from there on.
   virtual const char* Locate(size_t offset, size_t* bytes) const = 0;

@@ -219,9 +219,11 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
 absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_dir) {
   if (resume_source_ == nullptr) return absl::OkStatus();
   board_->Enter(LOADING);
+  const auto held = policy_->held();
   LS_ASSIGN_OR_RETURN(const std::optional<Restored> restored,
                       RestoreState(communicator, *resume_source_,
-                                   {compiled_.plan.get(), executor_.get(), state_, policy_->held()},
+                                   {compiled_.plan.get(), executor_.get(), state_,
+                                    held.has_value() ? &*held : nullptr},
                                    board_, Deadline()));
   if (!restored.has_value()) return absl::OkStatus();
   const int64_t step = committed_step();

@@ -12,11 +12,10 @@
 namespace lockstep::worker {
 namespace {
 
-// Returns whether all of the entry is in `held`, ascending; null: everything is.
-bool Holds(const std::vector<engine::StateRange>* held, const engine::StateEntry& entry) {
-  if (held == nullptr) return true;
+// Returns whether all of the entry is in `held`, ascending.
+bool Holds(const std::vector<engine::StateRange>& held, const engine::StateEntry& entry) {
   size_t at = entry.offset;
-  for (const engine::StateRange& range : *held) {
+  for (const engine::StateRange& range : held) {
     if (range.begin <= at) at = std::max(at, range.end);
   }
   return at >= entry.offset + entry.bytes;
@@ -34,8 +33,8 @@ absl::StatusOr<std::string> Trainer::SaveAlone() {
   }
   if (committed_step() == 0) return absl::FailedPreconditionError("no step was made");
   bool whole = begun_step() == committed_step();
-  for (const engine::StateEntry& entry : plan().state()) {
-    whole = whole && Holds(policy_->held(), entry);
+  if (const auto held = policy_->held(); held.has_value()) {
+    for (const engine::StateEntry& entry : plan().state()) whole = whole && Holds(*held, entry);
   }
   if (whole) return checkpointer_->SaveAlone(committed_step(), Decided());
   // All may have saved it together before they left.

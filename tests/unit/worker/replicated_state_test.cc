@@ -77,7 +77,7 @@ class ReplicatedStateTest : public ::testing::Test {
 
 TEST_F(ReplicatedStateTest, EveryRankHasAllOfIt) {
   const ReplicatedState& policy = *ranks_[0].policy;
-  EXPECT_EQ(policy.held(), nullptr);
+  EXPECT_FALSE(policy.held().has_value());
   EXPECT_TRUE(policy.wanted().empty());
   EXPECT_FALSE(policy.copies_read_peers());
   size_t bytes = 100;
