@@ -210,6 +210,12 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
     LS_RETURN_IF_ERROR(Resume(communicator, run_dir));
   } else {
     evaluate_first_ = EvalDue(start_step) && agreement.evaluated_step < start_step;
+    // Rank 0, which was to bring them before the first step, may have died over it.
+    const bool just_resumed = resumed_.has_value() && resumed_->manifest.step == start_step &&
+                              executor_->tracking().best_step == resumed_->manifest.best_step;
+    if (just_resumed && communicator->rank() == agreement.first_holder) {
+      LS_RETURN_IF_ERROR(BringResumedBest(run_dir));
+    }
   }
   board_->restored.store(absl::ToUnixNanos(clock_->Now()), std::memory_order_relaxed);
   if (on_mark_ && (agreement.copied || committed_step() != start_step)) on_mark_();
@@ -220,26 +226,30 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
   if (resume_source_ == nullptr) return absl::OkStatus();
   board_->Enter(LOADING);
   const auto held = policy_->held();
-  LS_ASSIGN_OR_RETURN(const std::optional<Restored> restored,
-                      RestoreState(communicator, *resume_source_,
-                                   {compiled_.plan.get(), executor_.get(), state_,
-                                    held.has_value() ? &*held : nullptr},
-                                   board_, Deadline()));
-  if (!restored.has_value()) return absl::OkStatus();
+  resumed_.reset();
+  LS_ASSIGN_OR_RETURN(resumed_, RestoreState(communicator, *resume_source_,
+                                             {compiled_.plan.get(), executor_.get(), state_,
+                                              held.has_value() ? &*held : nullptr},
+                                             board_, Deadline()));
+  if (!resumed_.has_value()) return absl::OkStatus();
   const int64_t step = committed_step();
-  restored_ = restored->here;
-  evaluated_step_ = restored->manifest.evaluated_step;
-  eval_ = EvaluationOf(restored->manifest);
+  restored_ = resumed_->here;
+  evaluated_step_ = resumed_->manifest.evaluated_step;
+  eval_ = EvaluationOf(resumed_->manifest);
   evaluate_first_ = EvalDue(step) && evaluated_step_ < step;
   board_->step.store(step, std::memory_order_relaxed);
   board_->epoch.store(compiled_.sampler->EpochsAfter(step), std::memory_order_relaxed);
   board_->resumed_step.store(step, std::memory_order_relaxed);
   if (communicator->rank() != 0) return absl::OkStatus();
-  LS_LOG_INFO << "goes on after step " << step << " from the checkpoint " << restored->path;
-  if (restored->manifest.run == resume_source_->identity.run) {
-    link_->TellCheckpoint(MarkOf(restored->manifest, restored->path));
+  LS_LOG_INFO << "goes on after step " << step << " from the checkpoint " << resumed_->path;
+  if (resumed_->manifest.run == resume_source_->identity.run) {
+    link_->TellCheckpoint(MarkOf(resumed_->manifest, resumed_->path));
   }
-  return BringBest(resume_source_->storage, *restored, run_dir + "/model/best.safetensors",
+  return BringResumedBest(run_dir);
+}
+
+absl::Status Trainer::BringResumedBest(const std::string& run_dir) {
+  return BringBest(resume_source_->storage, *resumed_, run_dir + "/model/best.safetensors",
                    checkpointer_);
 }
 

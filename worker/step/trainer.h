@@ -200,6 +200,8 @@ class Trainer {
   bool FallsOn(const Every& every, int64_t step) const;
   bool EvalDue(int64_t step) const;
   absl::Status Resume(Communicator* communicator, const std::string& run_dir);
+  // Puts the best weights that resumed_ knows of into the run's folder. Errors: as BringBest.
+  absl::Status BringResumedBest(const std::string& run_dir);
   Checkpointer::Decided Decided() const;
   absl::Status Evaluate(Communicator* communicator, RunRecord* record);
   // Counts an evaluation for the best weights and the early stop.
@@ -237,6 +239,7 @@ class Trainer {
   Checkpointer* checkpointer_ = nullptr;
   const ResumeSource* resume_source_ = nullptr;
   bool restored_ = false;  // the state is still that of a checkpoint in this rank's folder
+  std::optional<Restored> resumed_;  // the checkpoint that the job went on from
   std::function<void()> on_mark_;
   int64_t evaluated_step_ = 0;
   bool evaluate_first_ = false;

@@ -2,9 +2,14 @@
 // The step loop over a fake data plane: ranks are threads, the test plays the coordinator.
 #include "worker/step/trainer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <set>
@@ -13,12 +18,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "collectives/fake/fake_transport.h"
 #include "collectives/shards.h"
 #include "common/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/checkpoint/recording_storage.h"
 #include "tests/unit/worker/fake_session.h"
 #include "tests/unit/worker/group_members.h"
 #include "tests/unit/worker/small_job.h"
@@ -61,6 +70,25 @@ struct Rank {
     EXPECT_TRUE(created.ok()) << created.status();
     trainer = *std::move(created);
   }
+  // Has it save in `folder`, begin with what is there, and write the results of `run` beside it.
+  void SaveIn(const std::string& folder, const std::string& run) {
+    Checkpointer::Settings settings;
+    settings.storage = &storage;
+    settings.clock = Clock::Real();
+    settings.folder = folder + "/saved";
+    settings.worker = transport.address();
+    settings.identity.run = run;
+    settings.identity.plan_hash = trainer->plan().hash();
+    settings.identity.train = "{}";
+    settings.plan = &trainer->plan();
+    settings.state = trainer->state();
+    settings.board = &board;
+    checkpointer = Checkpointer::Create(settings).value();
+    source = {.folder = settings.folder, .identity = settings.identity, .storage = &storage};
+    trainer->SaveWith(checkpointer.get(), &source);
+    std::filesystem::create_directories(absl::StrCat(folder, "/", run, "/model"));
+    record = std::make_unique<RunRecord>(absl::StrCat(folder, "/", run), kSteps);
+  }
   void Command(const WorkerCommand& command) { wire.callbacks.on_command(command); }
   // Has `then` called after the first step of a generation.
   void AfterFirstStep(std::function<void()> then) {
@@ -75,6 +103,11 @@ struct Rank {
   ProgressBoard board;
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<Communicator> last;
+  // With SaveIn.
+  checkpoint::RecordingStorage storage;
+  ResumeSource source;
+  std::unique_ptr<Checkpointer> checkpointer;
+  std::unique_ptr<RunRecord> record;
 };
 
 class TrainerTest : public ::testing::Test {
@@ -145,9 +178,12 @@ class TrainerTest : public ::testing::Test {
     rank->board.EnterGeneration(group.generation);
     LS_ASSIGN_OR_RETURN(rank->last, rank->transport.Connect(group, deadline));
     int first_holder = 0;
-    LS_RETURN_IF_ERROR(rank->trainer->JoinState(rank->last.get(), start_step, "", &first_holder));
-    return rank->trainer->RunGeneration(
-        rank->last.get(), group.members[static_cast<size_t>(group.rank)].shards, nullptr);
+    const std::string run_dir = rank->record == nullptr ? "" : rank->record->run_dir();
+    LS_RETURN_IF_ERROR(
+        rank->trainer->JoinState(rank->last.get(), start_step, run_dir, &first_holder));
+    return rank->trainer->RunGeneration(rank->last.get(),
+                                        group.members[static_cast<size_t>(group.rank)].shards,
+                                        group.rank == 0 ? rank->record.get() : nullptr);
   }
 };
 
@@ -318,6 +354,54 @@ TEST_F(TrainerTest, TheRanksThatGaveWhatIsNotFiniteAreNamed) {
   for (const auto& outcome : ends({0, 1, 2, 3})) {
     EXPECT_THAT(std::string(outcome.status().message()), HasSubstr("; it came from all ranks"));
   }
+}
+
+// Rank 0 puts the best weights of the checkpoint into the run's folder. Should it die over that,
+// the others have the state already, and one of them does it.
+TEST_F(TrainerTest, BestWeightsComeBackThoughRankZeroDiesOverThem) {
+  const std::string folder = absl::StrCat(::testing::TempDir(), "trainer-", ::getpid());
+  const auto best_of = [&](const std::string& run) {
+    std::ifstream file(absl::StrCat(folder, "/", run, "/model/best.safetensors"));
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  JobSpec spec = TrainedJob();
+  spec.mutable_train()->mutable_eval()->set_every("1 steps");
+  spec.mutable_train()->mutable_best()->set_metric("loss");
+  spec.mutable_train()->mutable_optimizer()->mutable_sgd()->set_lr(1e-30);  // step 1 is the best
+  const Compiled job(spec);
+  const auto start = [&](const std::string& run, int count) {
+    Ranks ranks;
+    for (int i = 0; i < count; ++i) {
+      ranks.push_back(std::make_unique<Rank>(job, &network_));
+      ranks.back()->SaveIn(folder, run);
+    }
+    return ranks;
+  };
+  const Ranks first = start("first", 1);
+  for (const auto& outcome : Run(first, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const std::string best = best_of("first");
+  ASSERT_FALSE(best.empty());
+
+  Ranks ranks = start("second", 2);
+  absl::Notification restored;
+  ranks[1]->trainer->Observe(nullptr, nullptr, [&] {
+    if (!restored.HasBeenNotified()) restored.Notify();
+  });
+  ranks[0]->storage.BeforeReads([&](const std::string& path) -> absl::Status {
+    if (!absl::StrContains(path, "/best-")) return absl::OkStatus();
+    restored.WaitForNotification();
+    network_.AbortUpTo(generation_, "rank 0 died");
+    return absl::UnavailableError("dead");
+  });
+  const Outcomes outcomes = Run(ranks, 0);
+  EXPECT_TRUE(absl::IsUnavailable(outcomes[0].status())) << outcomes[0].status();
+  EXPECT_TRUE(absl::IsAborted(outcomes[1].status())) << outcomes[1].status();
+  EXPECT_EQ(best_of("second"), "");
+  ranks.erase(ranks.begin());
+  for (const auto& outcome : Run(ranks, kSteps)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_TRUE(best_of("second") == best);
+  ranks.clear();
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(TrainerTest, WithoutACheckpointSectionNothingIsSavedAlone) {
