@@ -21,16 +21,23 @@ class RecordWriter {
 
   // This worker is `rank` of `generation`, in which `first_holder` is the first to have the state.
   Part InGeneration(const Generation& generation, int rank, int first_holder) {
-    const bool gone =
-        !writer_.empty() &&
-        std::none_of(generation.members().begin(), generation.members().end(),
-                     [this](const Member& member) { return member.incarnation() == writer_; });
+    const bool gone = IsGone(writer_, generation) || IsGone(substitute_, generation);
     writer_ = generation.members(0).incarnation();
+    substitute_ = gone ? generation.members(first_holder).incarnation() : "";
     return {rank == 0, gone && rank == first_holder};
   }
 
  private:
-  std::string writer_;  // the incarnation of the last generation's rank 0; empty: there was none
+  static bool IsGone(const std::string& incarnation, const Generation& generation) {
+    return !incarnation.empty() &&
+           std::none_of(generation.members().begin(), generation.members().end(),
+                        [&](const Member& member) { return member.incarnation() == incarnation; });
+  }
+
+  // Incarnations of the last generation; empty: there was none.
+  std::string writer_;  // its rank 0
+  std::string
+      substitute_;  // who was to write what one before that had not: it may have died over it
 };
 
 }  // namespace lockstep::worker

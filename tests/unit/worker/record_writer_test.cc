@@ -54,6 +54,14 @@ TEST(RecordWriterTest, ANewcomerHasNothingToWriteForAnother) {
   EXPECT_TRUE(part.remembered);
 }
 
+TEST(RecordWriterTest, WhatADeadSubstituteWasToWriteTheNextSurvivorDoes) {
+  RecordWriter survivor;
+  survivor.InGeneration(Of({"a", "b", "c"}), 2, 0);
+  EXPECT_FALSE(survivor.InGeneration(Of({"d", "b", "c"}), 2, 1).remembered) << "'b' is to do it";
+  EXPECT_TRUE(survivor.InGeneration(Of({"d", "c"}), 1, 1).remembered);
+  EXPECT_FALSE(survivor.InGeneration(Of({"d", "c", "e"}), 1, 1).remembered) << "it has done it";
+}
+
 TEST(RecordWriterTest, ItIsTheLastGenerationsRankZeroThatCounts) {
   RecordWriter writer;
   writer.InGeneration(Of({"a", "b"}), 1, 0);
