@@ -168,6 +168,7 @@ class Worker {
     settings.locate = [policy = &trainer_->policy()](size_t offset, size_t* bytes) {
       return policy->Locate(offset, bytes);
     };
+    settings.in_parts = [policy = &trainer_->policy()] { return policy->in_parts(); };
     settings.board = &board_;
     settings.clock = clock_;
     const int workers = job::WantedWorkers(job_);

@@ -74,6 +74,11 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool sa
   rank_ = communicator.rank();
   world_ = communicator.world_size();
   generation_ = communicator.generation();
+  if (CannotSave() && rank_ == 0) {
+    LS_LOG_WARNING << "no checkpoint is saved: train.zero_stage: 1 over several hosts needs a "
+                   << "checkpoint.dir that all of them share, and " << settings_.folder
+                   << " is not; training goes on: mount it on all hosts";
+  }
   if (saved) restored_step_ = step;
   if (copies_.run_number > 0) sequence_.store(copies_.run_number);
   const bool first = !std::exchange(entered_, true);
@@ -115,7 +120,7 @@ void Checkpointer::NoteDue(int64_t step) {
 }
 
 bool Checkpointer::WantsSave() const {
-  if (under_way_) return false;
+  if (under_way_ || CannotSave()) return false;
   if (owed_) return writing_.load() == 0;
   return settings_.every != absl::InfiniteDuration() &&
          settings_.clock->Now() - newest_ >= settings_.every;
@@ -149,7 +154,7 @@ void Checkpointer::AtBoundary(int64_t step, bool due, const StepHeader::Contents
       Conclude(header.parts_durable);
     }
   }
-  if (!due && !header.save) return;
+  if ((!due && !header.save) || CannotSave()) return;
   if (under_way_) {
     owed_ = true;
   } else {
@@ -311,6 +316,7 @@ absl::StatusOr<int64_t> Checkpointer::SavedStep(Communicator* communicator, absl
 
 absl::Status Checkpointer::Complete(Communicator* communicator, int64_t step,
                                     const Decided& decided, absl::Time deadline) {
+  if (CannotSave()) return absl::OkStatus();
   settings_.board->Enter(SAVING);
   WaitForThread();
   if (under_way_) LS_RETURN_IF_ERROR(Settle(communicator, deadline));

@@ -11,7 +11,8 @@
 //   at the end:      Complete(communicator, decided)
 //
 // Where hosts do not share the folder (FolderCopies) one rank for each folder saves the whole state
-// there, and all copies are published when all are durable, or have failed.
+// there, and all copies are published when all are durable, or have failed. Where the state is in
+// parts (Settings::in_parts) too, nothing is saved.
 //
 // One checkpoint is under way at a time; one that falls due meanwhile is saved after it. What a
 // generation's end cut short is saved in the next one. A checkpoint that cannot be written costs
@@ -63,6 +64,9 @@ class Checkpointer {
     const void* state = nullptr;  // the state region
     // Where the state's bytes lie when that is not there alone. May be empty.
     CheckpointJob::Locate locate;
+    // Returns whether no rank of the generation need have all of them, so that none can save a copy
+    // of its own; the same on all ranks. May be empty: each can.
+    std::function<bool()> in_parts;
     // Brings the state region up to date before it is copied. May be empty.
     std::function<absl::Status()> publish;
     ProgressBoard* board = nullptr;
@@ -146,6 +150,10 @@ class Checkpointer {
   int Parts() const {
     if (copies_.count() > 1) return copies_.count();
     return CheckpointLayout::PartsFor(settings_.plan->state_bytes(), world_, settings_.part_bytes);
+  }
+  // Where the state is in parts and the folder is not shared, nobody saves anything.
+  bool CannotSave() const {
+    return settings_.in_parts != nullptr && settings_.in_parts() && copies_.count() > 1;
   }
   bool Saves() const { return copies_.count() > 1 ? copies_.writes(rank_) : rank_ < parts_; }
   bool Publishes() const { return copies_.count() > 1 ? copies_.writes(rank_) : rank_ == 0; }

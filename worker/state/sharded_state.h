@@ -105,6 +105,7 @@ class ShardedState : public StatePolicy {
   // that failed and the next one.
   std::vector<engine::StateRange> present() const;
   std::optional<std::vector<engine::StateRange>> held() const override { return present(); }
+  bool in_parts() const override { return !all_held_; }
   // Where byte `offset` of the state lies, here or in a peer's memory, and how much of `*bytes`
   // from there on. Moments of peers are those after this rank's committed step until it takes part
   // in the next reduction.

@@ -68,6 +68,8 @@ class StatePolicy {
 
   // The bytes of the state region that this rank has now, ascending; nothing: all of them.
   virtual std::optional<std::vector<engine::StateRange>> held() const { return std::nullopt; }
+  // Returns whether not every rank of this generation has all of it: the same on all of them.
+  virtual bool in_parts() const { return false; }
   // Where byte `offset` of the state lies, here or in a peer's memory, and how much of `*bytes`
   // from there on.
   virtual const char* Locate(size_t offset, size_t* bytes) const = 0;

@@ -167,6 +167,8 @@ class Job {
     newest_->set_step(step);
     previous_generation_ = previous_generation;
   }
+  // Whether no rank has all of the state.
+  void SetInParts(bool in_parts) { in_parts_ = in_parts; }
   // The next generation has the number after `generation`.
   void SetGeneration(int64_t generation) { generation_ = generation; }
 
@@ -208,6 +210,7 @@ class Job {
     settings.plan = plan_.get();
     settings.state = rank->state;
     settings.board = rank->board.get();
+    settings.in_parts = [this] { return in_parts_; };
     settings.part_bytes = 1024;  // as many parts as workers
     settings.may_publish = [this](const checkpoint::Manifest& manifest, const std::string&) {
       return may_publish_ == nullptr ? absl::OkStatus() : may_publish_(manifest);
@@ -220,6 +223,7 @@ class Job {
   const std::string run_dir_;
   const int keep_;
   FolderCopies copies_;
+  bool in_parts_ = false;
   FakeNetwork network_;
   FakeClock clock_;
   std::shared_ptr<const engine::Plan> plan_;

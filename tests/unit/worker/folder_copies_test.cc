@@ -261,5 +261,25 @@ TEST_F(FolderCopiesTest, APlaceThatTheUserNamedNeedNotBeOnEachHost) {
   EXPECT_EQ(missing.Restore(folder_ + "/nowhere")[0].status().code(), absl::StatusCode::kNotFound);
 }
 
+// Nobody could write a whole copy. Where all have everything again, they do.
+TEST_F(FolderCopiesTest, AStateInPartsIsNotCopied) {
+  Job job = Life("ab");
+  job.SetInParts(true);
+  job.Look();
+  job.Enter();
+  job.Step(/*due=*/true);
+  for (const Rank& rank : job.ranks()) {
+    EXPECT_EQ(rank.checkpointer->part(), SavedPart::kNone);
+    EXPECT_FALSE(rank.checkpointer->WantsSave());
+  }
+  job.Complete();
+  EXPECT_THAT(StepsIn("a"), IsEmpty());
+  EXPECT_THAT(StepsIn("b"), IsEmpty());
+  job.SetInParts(false);
+  job.Complete();
+  EXPECT_THAT(StepsIn("a"), ElementsAre(1));
+  EXPECT_THAT(StepsIn("b"), ElementsAre(1));
+}
+
 }  // namespace
 }  // namespace lockstep::worker
