@@ -286,13 +286,13 @@ class Worker {
     });
     absl::StatusOr<TrainOutcome> outcome =
         Train(generation, communicator, group.members[static_cast<size_t>(group.rank)].shards);
-    link_.UnwatchGeneration();
-    if (!outcome.ok()) {
-      return Leave(group, outcome.status(),
-                   AfterFailure(group, bootstrap_.node_id(), outcome.status()));
+    absl::Status ended = outcome.status();
+    if (ended.ok() && trainer_->profiler() != nullptr && !outcome->regrouped) {
+      ended = WriteProfile(communicator, group.rank);
     }
-    if (trainer_->profiler() != nullptr && !outcome->regrouped) {
-      LS_RETURN_IF_ERROR(WriteProfile(communicator, group.rank));
+    link_.UnwatchGeneration();
+    if (!ended.ok()) {
+      return Leave(group, ended, AfterFailure(group, bootstrap_.node_id(), ended));
     }
     drained_ = outcome->drained;
     rank_ = group.rank;
@@ -387,7 +387,7 @@ class Worker {
   absl::Status SayFarewell() {
     alone_ = true;
     board_.Enter(SAVING);
-    const int64_t step = trainer_->committed_step();
+    const int64_t step = trainer_->begun_step();
     absl::StatusOr<std::string> saved = trainer_->SaveAlone();
     if (absl::IsNotFound(saved.status())) {
       trainer_->WaitForCopy();
@@ -401,8 +401,9 @@ class Worker {
     exit_.emplace();
     exit_->set_code(saved.ok() ? kFarewellSaved : kFarewellNotSaved);
     if (saved.ok()) {
-      LS_LOG_INFO << "the coordinator is gone for good: the state after step " << step
-                  << " is saved as " << *saved;
+      // Those that are left may have finished the step, or gone back to the one before.
+      LS_LOG_INFO << "the coordinator is gone for good: the state after step "
+                  << trainer_->committed_step() << " is saved as " << *saved;
     } else {
       LS_LOG_WARNING << "the coordinator is gone for good, and the state after step " << step
                      << " is not saved by this worker: " << saved.status().message();
