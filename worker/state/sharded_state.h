@@ -101,8 +101,8 @@ class ShardedState : public StatePolicy {
   // weights. Blocks. Errors: those of the communicator; the step stays half done.
   absl::Status Finish(Communicator* communicator, int64_t step, absl::Time deadline) override;
 
-  // What everybody has, and the moments of the shards that this rank holds, also between an Agree
-  // that failed and the next one.
+  // Returns the bytes of the state region that this rank has now, also between an Agree that failed
+  // and the next one, ascending: what everybody has, and the moments of the shards that it holds.
   std::vector<engine::StateRange> present() const;
   std::optional<std::vector<engine::StateRange>> held() const override { return present(); }
   bool in_parts() const override { return !all_held_; }
