@@ -29,24 +29,6 @@ std::vector<char> Whole(const TrainSpec& spec, const std::vector<std::vector<flo
   return job.StateBytes();
 }
 
-// Expects that what a rank has of the state is what the whole job has there.
-void ExpectPart(ShardedRank* rank, const std::vector<char>& wanted) {
-  ASSERT_TRUE(rank->job.executor->PublishState().ok());
-  const std::vector<char> state = rank->job.StateBytes();
-  const Plan& plan = *rank->job.plan;
-  for (const StateEntry& entry : plan.state()) {
-    if (entry.role == StateEntry::Role::kMoment) continue;
-    EXPECT_EQ(std::memcmp(&state[entry.offset], &wanted[entry.offset], entry.bytes), 0)
-        << entry.name;
-  }
-  for (const GradientSlice& range : rank->ranges) {
-    for (const StateRange& moments : plan.MomentsOf(range.begin, range.end)) {
-      const size_t bytes = moments.end - moments.begin;
-      EXPECT_EQ(std::memcmp(&state[moments.begin], &wanted[moments.begin], bytes), 0);
-    }
-  }
-}
-
 class CudaUpdateTest : public testing::Test {
  protected:
   ~CudaUpdateTest() override { emulation::SetStreams(emulation::Streams::kEager); }

@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -100,6 +101,48 @@ struct ShardedRank {
   Job job;
   std::unique_ptr<Pages> weights;
   std::vector<GradientSlice> ranges;
+};
+
+// Expects that what a rank has of the state is what the whole job has there.
+inline void ExpectPart(ShardedRank* rank, const std::vector<char>& wanted) {
+  ASSERT_TRUE(rank->job.executor->PublishState().ok());
+  const std::vector<char> state = rank->job.StateBytes();
+  const Plan& plan = *rank->job.plan;
+  for (const StateEntry& entry : plan.state()) {
+    if (entry.role == StateEntry::Role::kMoment) continue;
+    EXPECT_EQ(std::memcmp(&state[entry.offset], &wanted[entry.offset], entry.bytes), 0)
+        << entry.name;
+  }
+  for (const GradientSlice& range : rank->ranges) {
+    for (const StateRange& moments : plan.MomentsOf(range.begin, range.end)) {
+      const size_t bytes = moments.end - moments.begin;
+      EXPECT_EQ(std::memcmp(&state[moments.begin], &wanted[moments.begin], bytes), 0);
+    }
+  }
+}
+
+// One executor that holds everything, with its gradients where the new weights go, and all sums.
+struct WholeInHalves {
+  explicit WholeInHalves(const TrainSpec& spec)
+      : job(spec),
+        vector(static_cast<size_t>(job.plan->gradient_count()) * 4),
+        sums(job.plan->SumBlocks().size()) {
+    const int64_t count = job.plan->gradient_count();
+    std::vector<int> blocks(sums.size());
+    std::iota(blocks.begin(), blocks.end(), 0);
+    EXPECT_TRUE(job.executor->HoldMoments({{0, count, vector.floats()}}).ok());
+    EXPECT_TRUE(job.executor->spread_update()->HoldSums(blocks).ok());
+  }
+  GradientSlice all() { return {0, job.plan->gradient_count(), vector.floats()}; }
+  // The first half of a step with the gradients of `vector`.
+  StepResult Begin(int64_t step) {
+    SpreadUpdate* const spread = job.executor->spread_update();
+    EXPECT_TRUE(spread->SumSquares(step, {all()}, absl::MakeSpan(sums)).ok());
+    return spread->BeginUpdateWith(step, sums).value();
+  }
+  Job job;
+  Pages vector;
+  std::vector<double> sums;
 };
 
 // The new weights of all, each range from the last rank that holds it.

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -174,33 +173,17 @@ TEST(UpdateTest, StatisticsThatAreNotFiniteSkipTheStep) {
       SCOPED_TRACE(absl::StrCat("clip_norm ", clip, sharded ? ", in parts" : ""));
       TrainSpec spec = NormedCnn();
       spec.clip_norm = clip;
-      spec.shard_moments = sharded;
-      Job job(spec);
-      const int64_t count = job.plan->gradient_count();
-      const auto plan = std::dynamic_pointer_cast<const CompiledPlan>(job.plan);
-      Pages vector(static_cast<size_t>(count) * 4);
-      const GradientSlice all{0, count, vector.floats()};
-      std::vector<double> sums(job.plan->SumBlocks().size());
-      std::vector<int> blocks(sums.size());
-      std::iota(blocks.begin(), blocks.end(), 0);
-      SpreadUpdate* const spread = job.executor->spread_update();
-      if (sharded) {
-        ASSERT_TRUE(job.executor->HoldMoments({{0, count, vector.floats()}}).ok());
-        ASSERT_TRUE(spread->HoldSums(blocks).ok());
-      }
-      job.SumShards(1, 0, spec.shards, vector.floats());
+      Job whole(spec);
+      spec.shard_moments = true;
+      WholeInHalves halves(spec);
+      const auto plan = std::dynamic_pointer_cast<const CompiledPlan>(whole.plan);
+      whole.SumShards(1, 0, spec.shards, halves.vector.floats());
       for (const GradientSlot& statistic : plan->layout().statistics) {
-        float& one = vector.floats()[statistic.begin];
+        float& one = halves.vector.floats()[statistic.begin];
         const float before = std::exchange(one, std::numeric_limits<float>::infinity());
-        const int64_t step = job.executor->begun_step() + 1;
-        StepResult result;
-        if (sharded) {
-          ASSERT_TRUE(
-              spread->SumSquares(step, absl::MakeConstSpan(&all, 1), absl::MakeSpan(sums)).ok());
-          result = spread->BeginUpdateWith(step, sums).value();
-        } else {
-          result = job.executor->Update(step, absl::MakeConstSpan(&all, 1)).value();
-        }
+        const int64_t step = (sharded ? halves.job : whole).executor->begun_step() + 1;
+        const StepResult result =
+            sharded ? halves.Begin(step) : whole.executor->Update(step, {halves.all()}).value();
         EXPECT_TRUE(result.skipped);
         EXPECT_EQ(result.nonfinite, StepResult::kStatistics);
         one = before;
@@ -332,26 +315,10 @@ TEST(UpdateTest, HalvesOnShardedMomentsGiveTheSameBits) {
         EXPECT_EQ(rank->job.executor->committed_step(), step);
       }
     }
-    const std::vector<char> wanted = reference.StateBytes();
-    for (const auto& rank : ranks) {
-      const std::vector<char> state = rank->job.StateBytes();
-      for (const StateEntry& entry : reference.plan->state()) {
-        if (entry.role == StateEntry::Role::kMoment) continue;
-        EXPECT_EQ(std::memcmp(&state[entry.offset], &wanted[entry.offset], entry.bytes), 0)
-            << entry.name;
-      }
-      for (const GradientSlice& range : rank->ranges) {
-        for (const StateRange& moments : reference.plan->MomentsOf(range.begin, range.end)) {
-          EXPECT_EQ(std::memcmp(&state[moments.begin], &wanted[moments.begin],
-                                moments.end - moments.begin),
-                    0);
-        }
-      }
-    }
+    for (const auto& rank : ranks) ExpectPart(rank.get(), reference.StateBytes());
   }
 }
 
-// One executor that holds everything, with its gradients where the new weights go.
 TEST(UpdateTest, APartOfTheGradientsAndAllSumsGiveTheSameStep) {
   for (const double clip : {0.0, 0.5}) {
     TrainSpec spec = Controlled(AdamSpec{.lr = 0.01});
@@ -359,32 +326,20 @@ TEST(UpdateTest, APartOfTheGradientsAndAllSumsGiveTheSameStep) {
     spec.threads = 2;
     Job reference(spec);
     spec.shard_moments = true;
-    Job job(spec);
-    const int64_t count = reference.plan->gradient_count();
-    Pages vector(static_cast<size_t>(count) * 4);
-    const GradientSlice all{0, count, vector.floats()};
-    std::vector<double> sums(job.plan->SumBlocks().size());
-    std::vector<int> blocks(sums.size());
-    std::iota(blocks.begin(), blocks.end(), 0);
-    SpreadUpdate* const spread = job.executor->spread_update();
-    ASSERT_TRUE(job.executor->HoldMoments({{0, count, vector.floats()}}).ok());
-    ASSERT_TRUE(spread->HoldSums(blocks).ok());
+    WholeInHalves whole(spec);
     for (int step = 1; step <= 4; ++step) {
-      reference.SumShards(step, 0, spec.shards, vector.floats());
-      if (step == 3) vector.floats()[100] = std::numeric_limits<float>::quiet_NaN();
-      const StepResult wanted =
-          reference.executor->Update(step, absl::MakeConstSpan(&all, 1)).value();
-      ASSERT_TRUE(
-          spread->SumSquares(step, absl::MakeConstSpan(&all, 1), absl::MakeSpan(sums)).ok());
-      const StepResult result = spread->BeginUpdateWith(step, sums).value();
+      reference.SumShards(step, 0, spec.shards, whole.vector.floats());
+      if (step == 3) whole.vector.floats()[100] = std::numeric_limits<float>::quiet_NaN();
+      const StepResult wanted = reference.executor->Update(step, {whole.all()}).value();
+      const StepResult result = whole.Begin(step);
       EXPECT_EQ(result.loss, wanted.loss);
       EXPECT_EQ(result.skipped, step == 3);
       EXPECT_EQ(result.nonfinite, wanted.nonfinite);
       if (step == 3) continue;  // its norm is NaN
       EXPECT_EQ(result.gradient_norm, wanted.gradient_norm);
-      ASSERT_TRUE(job.executor->FinishUpdate(step, absl::MakeConstSpan(&all, 1)).ok());
+      ASSERT_TRUE(whole.job.executor->FinishUpdate(step, {whole.all()}).ok());
     }
-    EXPECT_EQ(job.StateBytes(), reference.StateBytes());
+    EXPECT_EQ(whole.job.StateBytes(), reference.StateBytes());
   }
 }
 

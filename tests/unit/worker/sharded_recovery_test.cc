@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks with parts of the moments (sharded_state.h), through deaths at every point and the loss of
+// what they alone had: nothing is lost that somebody has, and nobody has what it does not say.
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/sharded_state_fixture.h"
+
+namespace lockstep::worker {
+namespace {
+
+class ShardedRecoveryTest : public ShardedStateTest {};
+
+TEST_P(ShardedRecoveryTest, AHalfDoneStepIsFinishedInTheNextGeneration) {
+  for (const std::set<int>& finished : {std::set<int>{}, {0}, {1, 2}, {0, 1, 2, 3}}) {
+    for (int dead = 0; dead < 4; ++dead) {
+      for (const bool joins : {false, true}) {
+        SCOPED_TRACE(absl::StrCat(finished.size(), " finished, rank ", dead, " dies, ", joins));
+        HalfAStep(4, finished, finished.empty() ? (dead + 1) % 4 : -1);
+        Kill(static_cast<size_t>(dead));
+        if (joins) Add();
+        Generation(3, [&](Member* member, Communicator* communicator) {
+          ExpectState(*member, communicator, 3);
+          Train(member, communicator, 2);
+          ExpectState(*member, communicator, 5);
+        });
+      }
+    }
+  }
+}
+
+TEST_P(ShardedRecoveryTest, ADeathAtAnyPointOfAgreeingLosesNothing) {
+  for (const std::set<int>& finished : {std::set<int>{}, {2}}) {
+    for (const int dying : {0, 2, 4}) {
+      bool died = true;
+      for (int call = 0; died; ++call) {
+        SCOPED_TRACE(absl::StrCat(finished.size(), " finished, rank ", dying, " in call ", call));
+        HalfAStep(4, finished, -1);
+        Add();
+        Generation(
+            3,
+            [&](Member* member, Communicator* communicator) {
+              DyingCommunicator mortal(communicator, communicator->rank() == dying ? call : -2);
+              member->sharded->Agree(&mortal, 3, 0, Deadline()).status().IgnoreError();
+              if (communicator->rank() == dying) died = mortal.died();
+            },
+            /*agree=*/false);
+        if (!died) break;
+        Kill(static_cast<size_t>(dying));
+        Generation(3, [&](Member* member, Communicator* communicator) {
+          ExpectState(*member, communicator, 3);
+          Train(member, communicator, 1);
+          ExpectState(*member, communicator, 4);
+        });
+        ASSERT_LT(call, 100);
+      }
+    }
+  }
+}
+
+// Both copies of a part go to joiners, whose generation ends when those who gave them let go.
+TEST_P(ShardedRecoveryTest, MomentsThatJoinersHaveCopiedAreTheirs) {
+  constexpr int kOld = 3, kAll = 9;
+  for (int i = 0; i < kOld; ++i) Add();
+  Generation(0,
+             [&](Member* member, Communicator* communicator) { Train(member, communicator, 2); });
+  for (int i = kOld; i < kAll; ++i) Add();
+  Generation(
+      2,
+      [&](Member* member, Communicator* communicator) {
+        ToldCommunicator told(communicator);
+        const bool joins = communicator->rank() >= kOld;
+        const auto agreed = member->sharded->Agree(joins ? &told : communicator, 2, 0, Deadline());
+        EXPECT_EQ(agreed.ok(), !joins);
+      },
+      /*agree=*/false);
+  Generation(2, [&](Member* member, Communicator* communicator) {
+    ExpectState(*member, communicator, 2);
+    Train(member, communicator, 1);
+    ExpectState(*member, communicator, 3);
+  });
+}
+
+// With two ranks each has everything, and one may be a step ahead. It dies in any call; or a third,
+// which has joined them, does, and it together with that one.
+TEST_P(ShardedRecoveryTest, WhoIsBehindKeepsWhatItHasUntilAllHaveMore) {
+  for (const int dying : {0, 2}) {
+    bool died = true;
+    for (int call = 0; died && call < 100; ++call) {
+      SCOPED_TRACE(absl::StrCat("rank ", dying, " dies in call ", call));
+      members_.clear();
+      for (int i = 0; i < 2; ++i) Add();
+      Generation(0, [&](Member* member, Communicator* communicator) {
+        Train(member, communicator, 2);
+        if (communicator->rank() == 0) Begin(member);
+      });
+      if (dying == 2) Add();
+      const auto agree = [&](int64_t step, int calls) {
+        Generation(
+            step,
+            [&, step](Member* member, Communicator* communicator) {
+              DyingCommunicator mortal(communicator, communicator->rank() == dying ? calls : -2);
+              member->sharded->Agree(&mortal, step, 0, Deadline()).status().IgnoreError();
+              if (communicator->rank() == dying) died = mortal.died();
+            },
+            /*agree=*/false);
+      };
+      agree(3, call);
+      if (!died) break;
+      // Should the others, and the coordinator, be gone, it saves what it has.
+      ExpectPresent(*members_[1]);
+      if (dying == 2) Kill(2);
+      Kill(0);
+      Add();
+      const Member& left = *members_[0];
+      // Where parts of the newer state are gone it goes back to what it had.
+      agree(left.executor->begun_step(), -2);
+      died = true;
+      const int64_t step = left.executor->begun_step();
+      ASSERT_GE(step, 2);
+      Generation(step, [&](Member* m, Communicator* c) { ExpectState(*m, c, step); });
+    }
+    EXPECT_FALSE(died);
+  }
+}
+
+TEST_P(ShardedRecoveryTest, WhenBothHoldersAreGoneAllGoBackToTheStart) {
+  HalfAStep(4, {0}, -1);
+  // Over hosts neighbours have the same parts.
+  const size_t first = GetParam() == Mode::kHosts ? 2 : 1;
+  Kill(first);
+  Kill(first);
+  Generation(
+      3,
+      [&](Member* member, Communicator* communicator) {
+        const auto agreed = member->sharded->Agree(communicator, 3, 0, Deadline());
+        EXPECT_EQ(agreed.status().code(), absl::StatusCode::kAborted);
+        EXPECT_THAT(std::string(agreed.status().message()), ::testing::HasSubstr("both holders"));
+        EXPECT_EQ(member->executor->begun_step(), 0);
+      },
+      /*agree=*/false);
+  Add();
+  Generation(0, [&](Member* member, Communicator* communicator) {
+    Train(member, communicator, 3);
+    ExpectState(*member, communicator, 3);
+  });
+}
+
+// Two of each host, through the loss of one whole host at every point of a step.
+class OverHostsTest : public ShardedStateTest {
+ protected:
+  void Lose(const std::string& host) {
+    std::erase_if(members_, [&](const auto& member) { return member->node == host; });
+  }
+};
+
+TEST_P(OverHostsTest, AHostTakesNoPartOfTheStateWithIt) {
+  const std::set<int> nobody, one = {1}, all = {0, 1, 2, 3};
+  for (const std::set<int>& finished : {nobody, one, all}) {
+    for (const std::string lost : {"a", "b"}) {
+      SCOPED_TRACE(absl::StrCat(finished.size(), " finished, host ", lost));
+      added_ = 0;
+      HalfAStep(4, finished, -1);
+      Lose(lost);
+      Generation(3, [&](Member* member, Communicator* communicator) {
+        EXPECT_TRUE(member->sharded->all_held());
+        ExpectState(*member, communicator, 3);
+        Train(member, communicator, 1);
+      });
+      for (int i = 0; i < 3; ++i) Add("c");
+      Generation(4, [&](Member* member, Communicator* communicator) {
+        ExpectState(*member, communicator, 4);
+        Train(member, communicator, 1);
+      });
+      Lose(lost == "a" ? "b" : "a");  // only the newcomers
+      Generation(5, [&](Member* member, Communicator* communicator) {
+        ExpectState(*member, communicator, 5);
+        Train(member, communicator, 2);
+        ExpectState(*member, communicator, 7);
+      });
+    }
+  }
+}
+
+TEST_P(OverHostsTest, ThreeHostsOfDifferentSizes) {
+  for (const std::string lost : {"a", "b", "c"}) {
+    SCOPED_TRACE(lost);
+    members_.clear();
+    for (const char* host : {"a", "a", "b", "c", "c"}) Add(host);
+    Generation(0, [&](Member* member, Communicator* communicator) {
+      Train(member, communicator, 2);
+      ASSERT_TRUE(Reduce(member, communicator).ok());
+      Begin(member);
+      ASSERT_TRUE(communicator->Barrier(Deadline()).ok());
+    });
+    Lose(lost);
+    Generation(3, [&](Member* member, Communicator* communicator) {
+      ExpectState(*member, communicator, 3);
+      Train(member, communicator, 1);
+      ExpectState(*member, communicator, 4);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OverHostsTest, ::testing::Values(Mode::kHosts),
+                         [](const auto& info) { return Name(info.param); });
+
+INSTANTIATE_TEST_SUITE_P(All, ShardedRecoveryTest, ::testing::ValuesIn(kModes),
+                         [](const auto& info) { return Name(info.param); });
+
+}  // namespace
+}  // namespace lockstep::worker
