@@ -63,7 +63,7 @@ bool AgentImpl::AwaitsLook(const WorkerProcess& worker) {
   const std::string& job_id = worker.assignment().job_id();
   const bool others_run = std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
     const WorkerProcess& other = *entry.second;
-    return &other != &worker && !other.ended && other.assignment().job_id() == job_id;
+    return other.pid > 0 && !other.ended && other.assignment().job_id() == job_id;
   });
   const StartGate::Answer answer = gate_.Add(job_id, worker.incarnation(), others_run);
   if (answer != StartGate::Answer::kAsk) return answer == StartGate::Answer::kWait;

@@ -229,6 +229,9 @@ absl::Status WriteFile(int top, const PackedFile& file) {
     if (n < 0) return ErrnoStatus(errno, file.name());
     at += static_cast<size_t>(n);
   }
+  // The folder gets its name next: after a loss of power that would outlive what has not come to
+  // the disk, and an empty file would be run.
+  if (::fsync(fd.get()) != 0) return ErrnoStatus(errno, file.name());
   return absl::OkStatus();
 }
 

@@ -30,8 +30,9 @@ absl::StatusOr<Package> PackFolder(const std::string& folder);
 
 // Makes `folder`, which must not be there, with what is in the package. What it says of names is
 // not taken on trust: nothing is written outside the folder, and nothing but files and links within
-// it is made. Blocks for the disk. Errors: DataLoss (the bytes are not those of `id`, or no
-// package); InvalidArgument (a name or link in it is not allowed), naming it; those of writing.
+// it is made. The files are on the disk when it returns. Blocks for it. Errors: DataLoss (the bytes
+// are not those of `id`, or no package); InvalidArgument (a name or link in it is not allowed),
+// naming it; those of writing.
 absl::Status UnpackFolder(std::string_view bytes, const std::string& id, const std::string& folder);
 
 }  // namespace lockstep::launcher

@@ -112,6 +112,11 @@ class KubernetesTest(unittest.TestCase):
             text = self.rendered(folder)
             self.assertEqual(text.count("fsGroupChangePolicy: OnRootMismatch"), text.count("fsGroup: "), folder)
 
+    def test_a_budget_of_a_job_leaves_one_pod_to_evict(self):
+        pods = int(re.search(r"completions: (\d+)", read("kubernetes/job/job.yaml"))[1])
+        # Of pods that belong to a Job nothing but a whole number of available ones can be asked for.
+        self.assertIn(f"minAvailable: {pods - 1} ", read("kubernetes/job/disruption-budget.yaml"))
+
     @needs("kubectl")
     def test_kueue_gets_a_job_that_waits_for_it(self):
         text = self.rendered("job-kueue")

@@ -79,6 +79,7 @@ class Keeper {
   [[noreturn]] void Leave(const ProcessEnd& end, bool failed);
   [[noreturn]] void GiveUp(const absl::Status& why, int code);
   // Until something happens, or `next`.
+  void Poll(absl::Time next);
   void Wait(absl::Time next);
   void ReadSignals();
 
@@ -141,7 +142,7 @@ void Keeper::Prepare() {
     absl::StatusOr<bool> done = setup.Advance(&command_);
     if (!done.ok()) GiveUp(done.status(), 1);
     if (*done) return;
-    Wait(clock_->Now() + kLookAgain);
+    Poll(clock_->Now() + kLookAgain);
     if (stop_ || link_.exit_requested().has_value() || ::getppid() != parent_) {
       command_.KillAll();
       ::_exit(0);
@@ -227,7 +228,7 @@ void Keeper::SendReady() {
   link_.UnwatchGeneration();
   port_.reset();
   absl::StatusOr<ReservedPort> port = ReservedPort::Take();
-  if (!port.ok()) GiveUp(port.status(), 1);
+  if (!port.ok()) GiveUp(absl::UnavailableError(port.status().message()), 1);
   port_ = *std::move(port);
   WorkerReady ready;
   ready.set_highest_generation(machine_.generation());
@@ -268,24 +269,33 @@ void Keeper::Leave(const ProcessEnd& end, bool failed) {
   EndLike(end);
 }
 
-// Another life would end the same way.
+// Another life would end the same way, unless the host lacked something for a while.
 void Keeper::GiveUp(const absl::Status& why, int code) {
   command_.KillAll();
   LS_LOG_ERROR << why.message();
-  link_.SendFailed(machine_.generation(), absl::FailedPreconditionError(why.message()));
+  const bool may_pass = absl::IsUnavailable(why) || absl::IsResourceExhausted(why);
+  link_.SendFailed(machine_.generation(), may_pass ? absl::UnavailableError(why.message())
+                                                   : absl::FailedPreconditionError(why.message()));
   EndLike({.code = code});
 }
 
+void Keeper::Poll(absl::Time next) {
+  const absl::Duration most = machine_.finished() ? kLookForExit : kLookAgain;
+  const absl::Duration left = std::clamp(next - clock_->Now(), absl::ZeroDuration(), most);
+  pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+  ::poll(fds, 2, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
+  uint64_t count = 0;
+  (void)!::read(wake_.get(), &count, sizeof(count));
+  ReadSignals();
+}
+
+// While it waits for a generation, Look() blocks.
 void Keeper::Wait(absl::Time next) {
   if (!machine_.waits() || command_.running()) {
-    const absl::Duration most = machine_.finished() ? kLookForExit : kLookAgain;
-    const absl::Duration left = std::clamp(next - clock_->Now(), absl::ZeroDuration(), most);
-    pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
-    ::poll(fds, 2, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
-    uint64_t count = 0;
-    (void)!::read(wake_.get(), &count, sizeof(count));
+    Poll(next);
+  } else {
+    ReadSignals();
   }
-  ReadSignals();
 }
 
 }  // namespace

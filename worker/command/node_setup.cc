@@ -9,9 +9,12 @@
 #include <cerrno>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/lock_file.h"
 #include "common/status.h"
 
 namespace lockstep::worker {
@@ -22,6 +25,17 @@ std::string FileName(std::string text) {
       text.begin(), text.end(),
       [](char c) { return !absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-'; }, '_');
   return text;
+}
+
+// What this life of the host, or of the container, has that no other one has: what the command made
+// may be gone with the former.
+std::string LifeOfHost() {
+  const std::string first_process = ReadText("/proc/1/stat");
+  // Its 22nd field is when it began; the second, in brackets, may hold spaces.
+  const std::vector<std::string> fields = absl::StrSplit(
+      first_process.substr(std::min(first_process.rfind(')'), first_process.size())), ' ');
+  return absl::StrCat(absl::StripAsciiWhitespace(ReadText("/proc/sys/kernel/random/boot_id")), " ",
+                      fields.size() > 20 ? fields[20] : "");
 }
 
 }  // namespace
@@ -36,15 +50,19 @@ absl::StatusOr<bool> NodeSetup::Advance(RankProcess* process) {
     const std::optional<ProcessEnd> end = process->Reap();
     if (!end.has_value()) return false;
     if (end->signal != 0) {
-      return absl::FailedPreconditionError(
+      return absl::UnavailableError(
           absl::StrCat("the job's setup was killed by signal ", end->signal));
     }
     if (end->code != 0) {
       return absl::FailedPreconditionError(
           absl::StrCat("the job's setup exited with code ", end->code));
     }
-    const UniqueFd done(::open(done_path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-    if (!done.valid()) return ErrnoStatus(errno, absl::StrCat("cannot write ", done_path_));
+    const std::string life = LifeOfHost();
+    const UniqueFd done(::open(done_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    if (!done.valid() ||
+        ::write(done.get(), life.data(), life.size()) != static_cast<ssize_t>(life.size())) {
+      return ErrnoStatus(errno, absl::StrCat("cannot write ", done_path_));
+    }
     lock_.reset();
     return true;
   }
@@ -53,7 +71,7 @@ absl::StatusOr<bool> NodeSetup::Advance(RankProcess* process) {
     if (!lock_.valid()) return ErrnoStatus(errno, absl::StrCat("cannot write ", lock_path_));
   }
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) return false;
-  if (::access(done_path_.c_str(), F_OK) == 0) {
+  if (ReadText(done_path_) == LifeOfHost()) {
     lock_.reset();
     return true;
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The job's `setup`: a shell command that each node runs once before the job's commands. Who runs
 // it is decided by a lock in the run's folder; that it was done is a file beside it, so that
-// restarts do not repeat it, and what begins while it runs waits. Thread-safety: lives on the
+// restarts do not repeat it, and what begins while it runs waits. A host that was started anew, or
+// another container, has lost what it may have made, and runs it again. Thread-safety: lives on the
 // process's main thread, as RankProcess does.
 #ifndef LOCKSTEP_WORKER_COMMAND_NODE_SETUP_H_
 #define LOCKSTEP_WORKER_COMMAND_NODE_SETUP_H_
@@ -20,7 +21,8 @@ class NodeSetup {
   NodeSetup(std::string run_dir, const std::string& node_id, std::string command);
 
   // Does what can be done now, with `process` as the command's; never blocks on it. Returns whether
-  // the node is set up. Errors: FailedPrecondition when the command failed; those of the files.
+  // the node is set up. Errors: FailedPrecondition when the command failed; Unavailable when a
+  // signal ended it; those of the files.
   absl::StatusOr<bool> Advance(RankProcess* process);
 
  private:
