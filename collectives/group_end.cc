@@ -33,7 +33,7 @@ absl::Status NoAddress(const GroupMember& without, const GroupMember& other, int
   return WithEnd(absl::DeadlineExceededError(
                      absl::StrCat(NameOf(other), " is on another node than ", NameOf(without),
                                   ", whose node has no address for workers of other nodes: "
-                                  "--interfaces of its `launcher join` leaves none")),
+                                  "--interfaces leaves none there")),
                  {EndCause::kUnreachable, peer});
 }
 

@@ -63,6 +63,9 @@ Takes jobs, finds them nodes, and keeps their workers together.
                        after `coordinator init` callers over TCP need a certificate, which their
                        tokens carry; this lets in those whose tokens are of an earlier version, too,
                        until they are renewed (`launcher token renew`)
+  --nodes-by HOW       what a job that waits for nodes says: join (default), start some with `launcher
+                       join`; command, the same command on other hosts; nobody, nothing. A run's
+                       launcher starts its coordinator with one of the last two
   --ready-fd N         write the address and a newline to descriptor N when serving, then close it
   --parent-death[=PID] end (SIGKILL) when the parent process (PID, to be sure that it is it) ends
   --log-level LEVEL    debug, info, warning or error (default info)
@@ -109,43 +112,78 @@ absl::Status SetQuota(absl::string_view value, Options& limits) {
   return absl::OkStatus();
 }
 
-// Returns whether the flag is one that takes a value.
-bool TakesValue(absl::string_view name) {
-  constexpr absl::string_view kNames[] = {
-      "listen",    "token-file", "quota",       "fair-share-half-life",
-      "log-level", "ready-fd",   "parent-death"};
-  return IsStoreFlag(name) ||
-         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-}
-
-// REQUIRES: TakesValue(name).
-absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& flags) {
-  if (IsStoreFlag(name)) return SetStoreFlag(name, value, flags.store);
-  if (name == "listen") {
-    flags.server.listen = std::string(value);
-  } else if (name == "token-file") {
-    flags.token_file = std::string(value);
-  } else if (name == "quota") {
-    return SetQuota(value, flags.server.limits);
-  } else if (name == "fair-share-half-life") {
-    const auto half = job::ParseDuration(value);
-    if (!half.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", half.status().message()));
-    }
-    flags.server.limits.fair_share_half_life = absl::Nanoseconds(*half);
-  } else if (name == "log-level") {
-    return SetLevel(value);
+absl::Status SetNodesBy(absl::string_view value, Options& limits) {
+  if (value == "join") {
+    limits.nodes_by = NodesBy::kJoin;
+  } else if (value == "command") {
+    limits.nodes_by = NodesBy::kSameCommand;
+  } else if (value == "nobody") {
+    limits.nodes_by = NodesBy::kNobody;
   } else {
-    int number = 0;
-    if (!absl::SimpleAtoi(value, &number) || number < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", name, " needs a number, not '", value, "'"));
-    }
-    (name == "ready-fd" ? flags.ready_fd : flags.parent) = number;
-    flags.parent_death |= name == "parent-death";
+    return absl::InvalidArgumentError(
+        absl::StrCat("--nodes-by is join, command or nobody, not '", value, "'"));
   }
   return absl::OkStatus();
 }
+
+absl::Status SetHalfLife(absl::string_view value, Options& limits) {
+  const auto half = job::ParseDuration(value);
+  if (!half.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--fair-share-half-life: ", half.status().message()));
+  }
+  limits.fair_share_half_life = absl::Nanoseconds(*half);
+  return absl::OkStatus();
+}
+
+absl::Status SetNumber(absl::string_view name, absl::string_view value, int& number) {
+  if (absl::SimpleAtoi(value, &number) && number >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a number, not '", value, "'"));
+}
+
+absl::Status SetText(absl::string_view value, std::string& text) {
+  text = std::string(value);
+  return absl::OkStatus();
+}
+
+absl::Status TurnOn(bool& flag) {
+  flag = true;
+  return absl::OkStatus();
+}
+
+using Value = absl::string_view;
+
+enum class Takes { kNothing, kValue, kPerhaps };
+
+// A flag that is not one of the store's.
+struct Flag {
+  absl::string_view name;
+  Takes takes;
+  // Without a value its data() is null.
+  absl::Status (*set)(Value value, Flags& flags);
+};
+
+constexpr Flag kFlags[] = {
+    {"listen", Takes::kValue, [](Value v, Flags& f) { return SetText(v, f.server.listen); }},
+    {"plaintext", Takes::kNothing, [](Value, Flags& f) { return TurnOn(f.server.plaintext); }},
+    {"token-file", Takes::kValue, [](Value v, Flags& f) { return SetText(v, f.token_file); }},
+    {"local-users", Takes::kNothing, [](Value, Flags& f) { return TurnOn(f.server.local_users); }},
+    {"quota", Takes::kValue, [](Value v, Flags& f) { return SetQuota(v, f.server.limits); }},
+    {"fair-share-half-life", Takes::kValue,
+     [](Value v, Flags& f) { return SetHalfLife(v, f.server.limits); }},
+    {"tls-of-token", Takes::kNothing, [](Value, Flags& f) { return TurnOn(f.tls_of_token); }},
+    {"admit-without-certificate", Takes::kNothing,
+     [](Value, Flags& f) { return TurnOn(f.admit_without_certificate); }},
+    {"nodes-by", Takes::kValue, [](Value v, Flags& f) { return SetNodesBy(v, f.server.limits); }},
+    {"ready-fd", Takes::kValue,
+     [](Value v, Flags& f) { return SetNumber("ready-fd", v, f.ready_fd); }},
+    {"parent-death", Takes::kPerhaps,
+     [](Value v, Flags& f) {
+       f.parent_death = true;
+       return v.data() == nullptr ? absl::OkStatus() : SetNumber("parent-death", v, f.parent);
+     }},
+    {"log-level", Takes::kValue, [](Value v, Flags&) { return SetLevel(v); }},
+};
 
 }  // namespace
 
@@ -171,33 +209,26 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
     const size_t equals = rest.find('=');
     std::string name(rest.substr(0, equals));
     for (char& c : name) c = c == '_' ? '-' : c;
-    if (name == "plaintext" && equals == absl::string_view::npos) {
-      flags.server.plaintext = true;
-      continue;
+    const bool of_store = IsStoreFlag(name);
+    const Flag* const flag = std::find_if(std::begin(kFlags), std::end(kFlags),
+                                          [&](const Flag& known) { return known.name == name; });
+    if (!of_store && flag == std::end(kFlags)) {
+      return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
     }
-    if (name == "local-users" && equals == absl::string_view::npos) {
-      flags.server.local_users = true;
-      continue;
+    const Takes takes = of_store ? Takes::kValue : flag->takes;
+    Value value;
+    if (equals != absl::string_view::npos) {
+      if (takes == Takes::kNothing) {
+        return absl::InvalidArgumentError(absl::StrCat("--", name, " takes no value"));
+      }
+      value = rest.substr(equals + 1);
+    } else if (takes == Takes::kValue) {
+      if (i + 1 >= argc) {
+        return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));
+      }
+      value = argv[++i];
     }
-    if (name == "tls-of-token" && equals == absl::string_view::npos) {
-      flags.tls_of_token = true;
-      continue;
-    }
-    if (name == "admit-without-certificate" && equals == absl::string_view::npos) {
-      flags.admit_without_certificate = true;
-      continue;
-    }
-    if (name == "parent-death" && equals == absl::string_view::npos) {
-      flags.parent_death = true;
-      continue;
-    }
-    if (!TakesValue(name)) return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
-    if (equals == absl::string_view::npos && i + 1 >= argc) {
-      return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));
-    }
-    const std::string value(equals == absl::string_view::npos ? argv[++i]
-                                                              : rest.substr(equals + 1));
-    LS_RETURN_IF_ERROR(SetFlag(name, value, flags));
+    LS_RETURN_IF_ERROR(of_store ? SetStoreFlag(name, value, flags.store) : flag->set(value, flags));
   }
   return flags;
 }

@@ -23,7 +23,7 @@
 namespace lockstep::job {
 namespace {
 
-// What messages call it; a job without a name is named after it.
+// A job without a name is named after it.
 constexpr char kStandardInputName[] = "standard input";
 
 // At most one byte more than a job may have, so that the parser can refuse it.
@@ -87,6 +87,10 @@ void Read(const std::string& name, const std::vector<std::string>& sets, absl::s
 
 }  // namespace
 
+std::string NameInMessages(const std::string& path) {
+  return path == kStandardInput ? kStandardInputName : path;
+}
+
 LoadResult ParseJob(std::string_view input, const std::string& name,
                     const std::vector<std::string>& sets, const WorkerFlags& flags) {
   absl::string_view text(input.data(), input.size());
@@ -103,7 +107,7 @@ LoadResult LoadJobFile(const std::string& path, const std::vector<std::string>& 
                        const WorkerFlags& flags) {
   std::string error;
   const std::string text = ReadText(path, &error);
-  const std::string name = path == kStandardInput ? kStandardInputName : path;
+  const std::string name = NameInMessages(path);
   if (error.empty()) return ParseJob(text, name, sets, flags);
   LoadResult result;
   Diagnostic diagnostic;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -69,6 +70,7 @@ class Rules {
   void CheckWorkersAndElastic();
   void CheckRanksPerNode();
   void CheckTraining();
+  void CheckSchedule();
   void CheckControls();
   void CheckPrecision();
   void CheckZero();
@@ -180,12 +182,7 @@ void Rules::CheckTraining() {
   }
   CheckPrecision();
   CheckZero();
-  const int64_t warmup = train.schedule().warmup_steps();
-  if (train.steps() > 0 && warmup > train.steps()) {
-    Error({"train.schedule.warmup_steps"},
-          absl::StrCat("'train.schedule.warmup_steps' ", warmup, " is more than the ",
-                       train.steps(), " steps of the job"));
-  }
+  CheckSchedule();
   CheckControls();
   if (const Sgd& sgd = train.optimizer().sgd();
       sgd.nesterov() && (sgd.momentum() <= 0 || sgd.dampening() != 0)) {
@@ -306,14 +303,29 @@ void Rules::CheckControls() {
   };
   if (train.has_early_stop()) check("train.early_stop", train.early_stop().metric());
   if (train.has_best()) check("train.best", train.best().metric());
-  const int64_t decay = train.schedule().wsd().decay_steps();
-  if (train.steps() > 0 && train.schedule().has_wsd() &&
-      decay + train.schedule().warmup_steps() > train.steps()) {
-    Error({"train.schedule.wsd.decay_steps"},
-          absl::StrCat("'train.schedule.wsd.decay_steps' ", decay, " and the warm-up of ",
-                       train.schedule().warmup_steps(), " are more than the ", train.steps(),
+}
+
+void Rules::CheckSchedule() {
+  const Schedule& schedule = spec_.train().schedule();
+  const int64_t steps = spec_.train().steps(), warmup = schedule.warmup_steps();
+  if (steps > 0 && warmup > steps) {
+    Error({"train.schedule.warmup_steps"},
+          absl::StrCat("'train.schedule.warmup_steps' ", warmup, " is more than the ", steps,
                        " steps of the job"));
   }
+  const int64_t decay = schedule.wsd().decay_steps();
+  if (steps > 0 && schedule.has_wsd() && decay + warmup > steps) {
+    Error({"train.schedule.wsd.decay_steps"},
+          absl::StrCat("'train.schedule.wsd.decay_steps' ", decay, " and the warm-up of ", warmup,
+                       " are more than the ", steps, " steps of the job"));
+  }
+  const auto& milestones = schedule.step().milestones();
+  const auto late =
+      std::adjacent_find(milestones.begin(), milestones.end(), std::greater_equal<>());
+  if (late == milestones.end()) return;
+  Error({"train.schedule.step.milestones"},
+        absl::StrCat("'train.schedule.step.milestones' must rise, and ", late[1], " comes after ",
+                     late[0]));
 }
 
 void Rules::CheckVariables() {

@@ -47,7 +47,8 @@ absl::Status Joiner::Check() const {
         "generation ", options_.group->generation, " spans nodes and has no secret to prove with"));
   }
   for (const Peer& peer : peers_) {
-    if (!peer.accepts || !peer.member->tcp_addresses.empty()) continue;
+    // One without an address cannot connect either: nobody waits for it in vain.
+    if (!peer.member->tcp_addresses.empty()) continue;
     return NoAddress(*peer.member, self_, peer.connection.rank);
   }
   return absl::OkStatus();

@@ -14,6 +14,7 @@
 #include "common/status.h"
 #include "coordinator/client/channel.h"
 #include "coordinator/client/grpc_status.h"
+#include "coordinator/client/in_time.h"
 #include "coordinator/client/package_store.h"
 #include "coordinator/client/route.h"
 #include "proto/package.grpc.pb.h"
@@ -29,38 +30,47 @@ class GrpcPackagesClient : public PackagesClient {
   explicit GrpcPackagesClient(const ClientOptions& options) : options_(options), route_(options) {}
 
   absl::StatusOr<bool> Put(const std::string& id, const std::string& bytes,
-                           absl::Duration timeout) override {
+                           absl::Duration silence) override {
     HasPackageRequest request;
     request.set_id(id);
     HasPackageResponse response;
-    LS_RETURN_IF_ERROR(Call(timeout, [&](Packages::Stub* stub, grpc::ClientContext* context) {
+    LS_RETURN_IF_ERROR(Call(silence, [&](Packages::Stub* stub, grpc::ClientContext* context) {
+      context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(silence));
       return stub->HasPackage(context, request, &response);
     }));
     if (response.has()) return false;
-    LS_RETURN_IF_ERROR(Call(timeout, [&](Packages::Stub* stub, grpc::ClientContext* context) {
+    LS_RETURN_IF_ERROR(Call(silence, [&](Packages::Stub* stub, grpc::ClientContext* context) {
       PutPackageResponse done;
       const auto writer = stub->PutPackage(context, &done);
       PackagePiece piece;
       piece.set_id(id);
       for (size_t at = 0; at < bytes.size() || at == 0; at += kPiece) {
         piece.set_data(bytes.substr(at, kPiece));
-        if (!writer->Write(piece)) break;  // Finish says why
+        const auto write = [&] { return writer->Write(piece); };
+        if (!InTime(context, silence, write)) break;  // Finish says why
         piece.clear_id();
       }
-      writer->WritesDone();
-      return writer->Finish();
+      grpc::Status status;
+      InTime(context, silence, [&] {
+        writer->WritesDone();
+        status = writer->Finish();
+        return true;
+      });
+      return status;
     }));
     return true;
   }
 
-  absl::StatusOr<std::string> Get(const std::string& id, absl::Duration timeout) override {
+  absl::StatusOr<std::string> Get(const std::string& id, absl::Duration silence) override {
     GetPackageRequest request;
     request.set_id(id);
     std::string bytes;
-    LS_RETURN_IF_ERROR(Call(timeout, [&](Packages::Stub* stub, grpc::ClientContext* context) {
+    LS_RETURN_IF_ERROR(Call(silence, [&](Packages::Stub* stub, grpc::ClientContext* context) {
       const auto reader = stub->GetPackage(context, request);
       PackagePiece piece;
-      while (static_cast<int64_t>(bytes.size()) <= kMostPackedBytes && reader->Read(&piece)) {
+      const auto read = [&] { return reader->Read(&piece); };
+      while (static_cast<int64_t>(bytes.size()) <= kMostPackedBytes &&
+             InTime(context, silence, read)) {
         bytes += piece.data();
       }
       if (static_cast<int64_t>(bytes.size()) > kMostPackedBytes) context->TryCancel();
@@ -77,13 +87,13 @@ class GrpcPackagesClient : public PackagesClient {
   }
 
  private:
+  // `search`: for how long it is looked for who leads. The body bounds the call.
   template <typename Body>
-  absl::Status Call(absl::Duration timeout, Body body) {
-    const auto stub = Packages::NewStub(route_.ToLeader(timeout));
+  absl::Status Call(absl::Duration search, Body body) {
+    const auto stub = Packages::NewStub(route_.ToLeader(search));
     grpc::ClientContext context;
     ShowToken(options_, &context);
     context.set_wait_for_ready(true);
-    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
     {
       absl::MutexLock lock(&mu_);
       if (stopped_) return absl::CancelledError("stopped");
@@ -103,9 +113,8 @@ class GrpcPackagesClient : public PackagesClient {
     if (stopped_) return absl::CancelledError("stopped");
     if (status.error_code() == grpc::StatusCode::CANCELLED) {
       return absl::UnavailableError(
-          "the coordinator has ended the transfer of a workdir: it was stopped, or nothing moved "
-          "for "
-          "long; try again");
+          absl::StrCat("the transfer of a workdir with the coordinator at ", options_.address,
+                       " has ended: it was stopped, or nothing moved for long; try again"));
     }
     return absl::UnavailableError(
         absl::StrCat("no coordinator answers at ", options_.address, ": ", status.error_message()));

@@ -20,14 +20,14 @@ class PackagesClient {
   static std::unique_ptr<PackagesClient> Create(const ClientOptions& options);
   virtual ~PackagesClient() = default;
 
-  // Hands it in, unless the coordinator has it. Blocks, for twice `timeout` at most; returns
-  // whether it was sent. Errors: Unimplemented (an older coordinator), Unavailable,
-  // ResourceExhausted.
+  // Hands it in, unless the coordinator has it; returns whether it was sent. Blocks for as long as
+  // bytes move: Unavailable when none did for `silence`. Errors: Unimplemented (an older
+  // coordinator), Unavailable, ResourceExhausted.
   virtual absl::StatusOr<bool> Put(const std::string& id, const std::string& bytes,
-                                   absl::Duration timeout) = 0;
-  // Blocks, for `timeout` at most. Errors: NotFound, Unavailable, ResourceExhausted (try again),
+                                   absl::Duration silence) = 0;
+  // Blocks as Put does. Errors: NotFound, Unavailable, ResourceExhausted (try again),
   // DataLoss (the bytes are not those of the name).
-  virtual absl::StatusOr<std::string> Get(const std::string& id, absl::Duration timeout) = 0;
+  virtual absl::StatusOr<std::string> Get(const std::string& id, absl::Duration silence) = 0;
   // Ends what runs on other threads, and what is asked for later, with Cancelled.
   virtual void Stop() = 0;
 };

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/accounting.h"
@@ -94,10 +96,18 @@ absl::Time NextCheck(const Context& context, const Job& job) {
 void EndPause(Context& context, Job& job) {
   if (job.starts_again_at == absl::InfinitePast() || context.now < job.starts_again_at) return;
   job.starts_again_at = absl::InfinitePast();
+  int started = 0;
+  std::vector<std::string> hosts;
   for (const Slot& slot : job.slots) {
-    if (slot.worker && slot.worker->phase == Worker::Phase::kPlaced) {
-      context.wish_nodes.push_back(slot.worker->node_id);
-    }
+    if (!slot.worker || slot.worker->phase != Worker::Phase::kPlaced) continue;
+    context.wish_nodes.push_back(slot.worker->node_id);
+    ++started;
+    const std::string& host = slot.worker->host;
+    if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
+  }
+  // They are what it waits for from now on.
+  if (job.state == STARTING && started > 0) {
+    SetState(context, job, STARTING, SayStarting(started, hosts));
   }
 }
 

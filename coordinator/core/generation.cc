@@ -267,12 +267,12 @@ bool LooksForCheckpoint(const Job& job) {
 
 // Returns what keeps workers from being started; empty: nothing does.
 std::string WhyUnplaced(const Context& context, const Job& job) {
-  const int64_t unplaced = std::count_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
-    return slot.works() && slot.unplaced();
-  });
+  const auto waits = [](const Slot& slot) { return slot.works() && slot.unplaced(); };
+  const int64_t unplaced = std::count_if(job.slots.begin(), job.slots.end(), waits);
   if (unplaced == 0) return "";
-  std::string text = absl::StrCat("; no node has room for ", Count(unplaced, "worker"),
-                                  ", 'launcher join' on another host makes some");
+  std::string text = absl::StrCat("; no node has room for ", Count(unplaced, "worker"));
+  const std::string starter = NodesStarter(context.state.options.nodes_by);
+  if (!starter.empty()) absl::StrAppend(&text, ", ", starter, " on another host makes some");
   for (const auto& [node_id, exclusion] : job.excluded) {
     if (!IsExcluded(job, node_id, context.now)) continue;
     absl::StrAppend(&text, "; not on ", node_id, " for now: ", exclusion.reason);

@@ -15,6 +15,10 @@
 
 namespace lockstep::coordinator {
 
+// How nodes come: by `launcher join`, with the command that has started this run on other hosts, or
+// not by what a user could do.
+enum class NodesBy { kJoin, kSameCommand, kNobody };
+
 struct Options {
   // That the coordinator speaks, and the one before (common/protocol_version.h).
   int protocol_version = kProtocolVersion;
@@ -55,6 +59,7 @@ struct Options {
   absl::Duration keep_ended_for = absl::Minutes(5);
   // How long a node without work is kept after it was last heard of.
   absl::Duration keep_node = absl::Hours(1);
+  NodesBy nodes_by = NodesBy::kJoin;
   // When a node that fails is left out, by all jobs.
   TrustRules trust;
   // What follows from events is looked at once in so long for each job, worker and node that there
@@ -64,6 +69,12 @@ struct Options {
   // job that waits, if that is long enough to matter.
   absl::Duration pass_spacing = absl::Microseconds(50);
 };
+
+// What messages call that; empty: there is nothing to do.
+inline std::string NodesStarter(NodesBy by) {
+  if (by == NodesBy::kJoin) return "'launcher join'";
+  return by == NodesBy::kSameCommand ? "the same command" : "";
+}
 
 }  // namespace lockstep::coordinator
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
@@ -75,7 +76,7 @@ Slot& OpenPlace(Job& job, absl::Time now) {
 using NodePlacement = std::vector<std::pair<Node*, int>>;
 
 void Start(Context& context, Job& job, const NodePlacement& placement) {
-  std::string hosts;
+  std::vector<std::string> hosts;
   job.slots.clear();
   job.slots.reserve(static_cast<size_t>(std::max(job.wanted_workers(), 0)));
   for (const auto& [node, workers] : placement) {
@@ -83,7 +84,7 @@ void Start(Context& context, Job& job, const NodePlacement& placement) {
       node->private_job = job.id;
       context.changed_nodes.insert(node->id);
     }
-    absl::StrAppend(&hosts, hosts.empty() ? "" : ", ", node->host);
+    hosts.push_back(node->host);
     for (int local = 0; local < workers; ++local) {
       PutOn(context, job, OpenPlace(job, context.now), *node);
     }
@@ -93,7 +94,7 @@ void Start(Context& context, Job& job, const NodePlacement& placement) {
   job.target_workers = static_cast<int>(job.slots.size());
   job.started = context.now;
   job.starts_at = absl::InfiniteFuture();
-  std::string reason = absl::StrCat("starting ", Count(started, "worker"), " on ", hosts);
+  std::string reason = SayStarting(started, hosts);
   if (started < job.target_workers) {
     absl::StrAppend(&reason, "; ", job.target_workers - started, " more when a node has room");
   }
@@ -291,6 +292,10 @@ void LookAtUnready(Context& context) {
 
 void PlaceRecovering(Context& context, Job& job) {
   if (job.state == RECOVERING) PlaceUnplaced(context, job);
+}
+
+std::string SayStarting(int workers, const std::vector<std::string>& hosts) {
+  return absl::StrCat("starting ", Count(workers, "worker"), " on ", absl::StrJoin(hosts, ", "));
 }
 
 bool WaitsForNode(const Job& job) {

@@ -5,6 +5,9 @@
 #ifndef LOCKSTEP_COORDINATOR_CORE_SCHEDULER_H_
 #define LOCKSTEP_COORDINATOR_CORE_SCHEDULER_H_
 
+#include <string>
+#include <vector>
+
 #include "coordinator/core/context.h"
 
 namespace lockstep::coordinator {
@@ -16,6 +19,9 @@ void Schedule(Context& context);
 
 // The workers of a job that has lost some come before all that wait; no pass is needed for them.
 void PlaceRecovering(Context& context, Job& job);
+
+// What is told of a job whose workers are started on these hosts.
+std::string SayStarting(int workers, const std::vector<std::string>& hosts);
 
 // Returns whether a worker of the job waits for a node with room (Slot::unplaced).
 bool WaitsForNode(const Job& job);

@@ -44,31 +44,30 @@ std::string SayWanted(const Job& job) {
                       absl::StrJoin(job.ask->labels, ", ", absl::PairFormatter("=")));
 }
 
-// Returns what would let the job start, when no node that is there could ever hold it.
-std::string WhatWouldHelp(const State& state, const Job& job, int nodes, int largest) {
-  // Hosts of a run without a daemon come by themselves, and serve it alone.
-  const bool is_private = std::any_of(state.nodes.begin(), state.nodes.end(),
-                                      [](const auto& node) { return node.second.is_private; });
-  if (is_private && nodes > 0) return "waits for the run's other hosts";
+// Returns what would let the job start, when no node that is there could ever hold it; empty: its
+// user cannot do it.
+std::string WhatWouldHelp(NodesBy by, const Job& job, int nodes, int largest) {
+  const std::string starter = NodesStarter(by);
+  if (starter.empty()) return "";
   const Resources& resources = job.spec().resources();
   const int per_node = resources.nproc_per_node();
   if (nodes == 0) {
     const std::map<std::string, std::string>& labels = job.ask->labels;
-    if (labels.empty()) return "start one with 'launcher join'";
+    if (labels.empty()) return absl::StrCat("start one with ", starter);
     return absl::StrCat("start one with 'launcher join --label ",
                         absl::StrJoin(labels, " --label ", absl::PairFormatter("=")), "'");
   }
   if (job::IsUncounted(job.spec())) {
-    return absl::StrCat("start another with 'launcher join'",
+    return absl::StrCat("start another with ", starter,
                         resources.nproc_by() == "gpu" ? " on a host with GPUs" : "",
                         ", or submit with more train.shards or with a number of workers");
   }
   std::string text;
-  if (largest < per_node) {
+  if (largest < per_node && by == NodesBy::kJoin) {
     absl::StrAppend(&text, "no node has ", Count(per_node, "slot"),
                     ": 'launcher join --slots=", per_node, "' makes one that has");
   } else {
-    absl::StrAppend(&text, "start another with 'launcher join'");
+    absl::StrAppend(&text, "start another with ", starter);
   }
   if (resources.nodes() == 1 && largest > 0) {
     absl::StrAppend(&text, "; or submit with --nproc-per-node=", largest,
@@ -188,7 +187,9 @@ std::string WaitingTexts::Of(int place) {
   if (ahead != place && WhyNotRankZero(job, waiting).empty() &&
       PlaceLeast(*waiting.ask, whole).empty()) {
     const Counts& counts = CountsOf(waiting);
-    return absl::StrCat(text, "; ", WhatWouldHelp(state_, job, counts.nodes, counts.largest));
+    const std::string help =
+        WhatWouldHelp(state_.options.nodes_by, job, counts.nodes, counts.largest);
+    return help.empty() ? text : absl::StrCat(text, "; ", help);
   }
   if (ahead >= 0 && ahead != place &&
       ranks_[static_cast<size_t>(place)] > ranks_[static_cast<size_t>(ahead)]) {

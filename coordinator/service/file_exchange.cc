@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/random_hex.h"
 #include "coordinator/client/grpc_status.h"
-#include "coordinator/service/in_time.h"
+#include "coordinator/client/in_time.h"
 
 namespace lockstep::coordinator {
 namespace {

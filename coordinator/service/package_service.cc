@@ -5,7 +5,7 @@
 #include <string>
 
 #include "coordinator/client/grpc_status.h"
-#include "coordinator/service/in_time.h"
+#include "coordinator/client/in_time.h"
 
 namespace lockstep::coordinator {
 namespace {

@@ -93,9 +93,9 @@ std::string TryGpus(Spawner* spawner, const std::string& worker_program, absl::D
   request.fds = {request_file.get()};
   const auto end = std::make_shared<End>();
   Spawner::Callbacks callbacks;
-  callbacks.on_failed = [end](const absl::Status& why) {
+  callbacks.on_failed = [end](const Spawner::Failure& failure) {
     absl::MutexLock lock(&end->mu);
-    end->failure = std::string(why.message());
+    end->failure = std::string(failure.why.message());
     end->changed.NotifyAll();
   };
   callbacks.on_exit = [end](const Spawner::Exit& exit) {

@@ -21,7 +21,8 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr absl::Duration kTransfer = absl::Minutes(2);
+// Longer than a coordinator waits for who takes a piece.
+constexpr absl::Duration kSilence = absl::Minutes(1);
 // Where many nodes want one at once, each waits for its turn; a coordinator that ends in the middle
 // has a successor.
 constexpr absl::Duration kPatience = absl::Minutes(5);
@@ -90,7 +91,7 @@ absl::StatusOr<std::string> Workdirs::Take(const std::string& id) {
   const absl::Time deadline = Clock::Real()->Now() + kPatience;
   absl::StatusOr<std::string> bytes;
   do {
-    bytes = settings_.client->Get(id, kTransfer);
+    bytes = settings_.client->Get(id, kSilence);
     if (!Passes(bytes.status())) break;
     absl::MutexLock lock(&mu_);
     changed_.AwaitFor(&mu_, settings_.try_again,

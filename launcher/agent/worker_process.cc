@@ -10,7 +10,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "coordinator/client/token.h"
@@ -102,11 +101,10 @@ ProcessStarter::Callbacks WorkerProcess::Callbacks() {
   callbacks.on_started = [this](pid_t pid) {
     node_->post([this, pid] { node_->on_started(this, pid); });
   };
-  callbacks.on_failed = [this](const absl::Status& why) {
-    node_->post([this, why] {
-      const bool folder = absl::StartsWith(why.message(), "chdir");
-      node_->on_start_failed(
-          this, folder ? Annotate(why, absl::StrCat("its folder ", WorkFolder(assignment_))) : why);
+  callbacks.on_failed = [this](const ProcessStarter::Failure& failure) {
+    node_->post([this, failure] {
+      const std::string folder = absl::StrCat("its folder ", WorkFolder(assignment_));
+      node_->on_start_failed(this, failure.of_folder ? Annotate(failure.why, folder) : failure.why);
     });
   };
   callbacks.on_exit = [this](const ProcessStarter::Exit& exit) {

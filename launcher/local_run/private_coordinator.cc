@@ -64,7 +64,7 @@ struct PrivateCoordinator::Life : std::enable_shared_from_this<Life> {
   Spawner* spawner = nullptr;
   Callbacks callbacks;
   std::string program, address, folder, journal;
-  std::vector<std::string> network;  // flags for other hosts
+  std::vector<std::string> network;  // flags about other hosts
 
   absl::Mutex mu;
   bool over ABSL_GUARDED_BY(mu) = false;
@@ -95,8 +95,8 @@ absl::Status PrivateCoordinator::Life::Spawn(int ready_fd) {
   Spawner::Callbacks told;
   const std::shared_ptr<Life> self = shared_from_this();
   told.on_exit = [self](const Spawner::Exit& exit) { self->OnEnd(HowItEnded(exit)); };
-  told.on_failed = [self](const absl::Status& why) {
-    self->OnEnd(absl::StrCat("could not be started: ", std::string(why.message())));
+  told.on_failed = [self](const Spawner::Failure& failure) {
+    self->OnEnd(absl::StrCat("could not be started: ", std::string(failure.why.message())));
   };
   return spawner->Spawn(request, std::move(told)).status();
 }
@@ -146,11 +146,14 @@ absl::StatusOr<std::unique_ptr<PrivateCoordinator>> PrivateCoordinator::Start(
         life->journal + "-journal", life->folder + kJournalLock, life->folder + kPipe}) {
     LS_RETURN_IF_ERROR(spawner->RemoveFileAtEnd(file));
   }
+  const bool guests_come = network.has_value() && network->guests_come;
+  life->network = {"--nodes-by", guests_come ? "command" : "nobody"};
   if (network.has_value()) {
     LS_RETURN_IF_ERROR(coordinator::WritePrivateFile(
         token, "token file", absl::StrCat(network->tokens.shared, "\n"), /*replace=*/false));
-    life->network = {"--token-file", token};
-    life->network.push_back(network->plaintext ? "--plaintext" : "--tls-of-token");
+    life->network.insert(
+        life->network.end(),
+        {"--token-file", token, network->plaintext ? "--plaintext" : "--tls-of-token"});
   }
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe for the coordinator");

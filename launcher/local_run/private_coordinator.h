@@ -37,6 +37,7 @@ class PrivateCoordinator {
     std::string endpoint;  // host:port, an address of this host; port 0: any
     RunTokens tokens;
     bool plaintext = false;
+    bool guests_come = false;  // by themselves: the same command is started on other hosts
   };
   // Asks for the process and returns while it starts. Without `network` it is this user's alone.
   // The program: LOCKSTEP_COORDINATOR_BIN, else `coordinator` beside the launcher.

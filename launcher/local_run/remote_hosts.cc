@@ -202,8 +202,8 @@ absl::Status RemoteHosts::Enter(Spawner* spawner, size_t number, const Part& par
   request.fds = {input.get()};
   Spawner::Callbacks told;
   told.on_exit = [exit = entered->exit](const Spawner::Exit& how) { exit->Set(how, ""); };
-  told.on_failed = [exit = entered->exit](const absl::Status& why) {
-    exit->Set({}, std::string(why.message()));
+  told.on_failed = [exit = entered->exit](const Spawner::Failure& failure) {
+    exit->Set({}, std::string(failure.why.message()));
   };
   LS_ASSIGN_OR_RETURN(entered->id, spawner->Spawn(request, std::move(told)));
   Entered* const own = entered.get();

@@ -301,7 +301,8 @@ absl::StatusOr<std::optional<PrivateCoordinator::Network>> LocalRun::NetworkOfRu
   if (!args_.rendezvous.has_value()) return std::nullopt;
   const RendezvousArgs& rendezvous = *args_.rendezvous;
   LS_ASSIGN_OR_RETURN(RunTokens tokens, TokensOfRun(args_.coordinator, rendezvous.plaintext));
-  return PrivateCoordinator::Network{rendezvous.endpoint, std::move(tokens), rendezvous.plaintext};
+  return PrivateCoordinator::Network{rendezvous.endpoint, std::move(tokens), rendezvous.plaintext,
+                                     /*guests_come=*/true};
 }
 
 absl::Status LocalRun::PrepareHosts(JobSpec* spec) const {

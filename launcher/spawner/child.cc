@@ -14,6 +14,8 @@
 #include <string_view>
 #include <utility>
 
+#include "launcher/spawner/process_starter.h"
+
 extern char** environ;
 
 namespace lockstep::launcher {
@@ -95,7 +97,7 @@ void BelongToParent(Setup* setup) {
   }
   CloseOthers(*setup,
               static_cast<unsigned int>(std::max(3, setup->first_target + setup->fd_count)));
-  if (setup->cwd != nullptr && ::chdir(setup->cwd) != 0) Fail(setup, "chdir");
+  if (setup->cwd != nullptr && ::chdir(setup->cwd) != 0) Fail(setup, kEnterFolder);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -10,13 +10,18 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/status.h"
 
 namespace lockstep::launcher {
+
+// ChildStart::failed_call of a process whose folder could not be entered.
+inline constexpr char kEnterFolder[] = "chdir";
 
 class ProcessStarter {
  public:
@@ -48,11 +53,20 @@ class ProcessStarter {
     int64_t peak_rss_bytes = 0;
     absl::Time time;  // of Clock::Real()
   };
+  // Why a process was not started.
+  struct Failure {
+    absl::Status why;
+    bool of_folder = false;  // Request::cwd could not be entered
+  };
+  // `call`, by which ChildStart names what failed, did so with this errno.
+  static Failure FailureOf(int error_number, std::string_view call) {
+    return {ErrnoStatus(error_number, call), call == kEnterFolder};
+  }
   // Called on the starter's reader thread, one at a time; must not block. Exactly one of
   // {on_failed} and {on_started, on_exit} is called, in this order. Any may be empty.
   struct Callbacks {
     std::function<void(pid_t pid)> on_started;
-    std::function<void(const absl::Status& why)> on_failed;
+    std::function<void(const Failure& failure)> on_failed;
     std::function<void(const Exit& exit)> on_exit;
   };
 

@@ -174,7 +174,7 @@ void Spawner::HandleEvent(const SpawnerEvent& event) {
       break;
     case SpawnerEvent::Kind::kFailed:
       if (callbacks->on_failed) {
-        callbacks->on_failed(ErrnoStatus(event.error_number, event.failed_call));
+        callbacks->on_failed(FailureOf(event.error_number, event.failed_call));
       }
       break;
     case SpawnerEvent::Kind::kExited:

@@ -229,7 +229,7 @@ void SupervisorClient::Handle(const SupervisorReport& report) {
       callbacks = found->second.callbacks;
     }
     if (callbacks->on_failed) {
-      callbacks->on_failed(ErrnoStatus(failed.error_number(), failed.failed_call()));
+      callbacks->on_failed(FailureOf(failed.error_number(), failed.failed_call()));
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <optional>
 
+#include "common/json.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/cli/version.h"
 #include "launcher/local_run/hosts_of_run.h"
@@ -42,8 +43,12 @@ int RunVerb(const GuestArgs& args) { return WithSpawner(args, RunOrderedGuest); 
 int RunVerb(const JoinArgs& args) { return WithSpawner(args, RunJoin); }
 int RunVerb(const ValidateArgs& args) { return Validate(args, std::cout, std::cerr); }
 
-int RunVerb(const VersionArgs&) {
-  std::cout << "launcher " << kVersion << "\n";
+int RunVerb(const VersionArgs& args) {
+  if (args.common.output == Output::kJson) {
+    std::cout << JsonObject().Add("schema", 1).Add("version", kVersion).Done() << "\n";
+  } else {
+    std::cout << "launcher " << kVersion << "\n";
+  }
   return kExitOk;
 }
 

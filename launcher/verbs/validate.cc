@@ -7,6 +7,7 @@
 
 #include "common/json.h"
 #include "job/job_file.h"
+#include "job/meaning/schedule.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/text.h"
 #include "launcher/local_run/hosts_plan.h"
@@ -32,6 +33,13 @@ std::string ErrorsJson(const std::vector<job::Diagnostic>& errors) {
       .Done();
 }
 
+// Where the data says how long the run is, `launcher plan` and the workers warn.
+std::vector<std::string> WarningsOf(const JobSpec& spec) {
+  const Train& train = spec.train();
+  if (train.steps() == 0) return {};
+  return job::ScheduleWarnings(train.schedule(), train.steps());
+}
+
 }  // namespace
 
 int Validate(const ValidateArgs& args, std::ostream& out, std::ostream& err) {
@@ -48,7 +56,7 @@ int Validate(const ValidateArgs& args, std::ostream& out, std::ostream& err) {
   const absl::Status refused = result.ok() ? result->admission : result.status();
   if (!refused.ok()) {
     job::Diagnostic error;
-    error.file = args.job.job_file;
+    error.file = job::NameInMessages(args.job.job_file);
     error.message = std::string(refused.message());
     if (json) {
       out << ErrorsJson({error}) << "\n";
@@ -57,14 +65,17 @@ int Validate(const ValidateArgs& args, std::ostream& out, std::ostream& err) {
     }
     return ExitCodeOf(refused);
   }
+  const std::vector<std::string> warnings = WarningsOf(result->spec);
   if (json) {
     out << JsonObject()
                .Add("schema", 1)
                .Add("ok", true)
                .Raw("job", job::ToJson(result->spec))
+               .Raw("warnings", JsonArrayOf(warnings))
                .Done()
         << "\n";
   } else {
+    for (const std::string& warning : warnings) err << "warning: " << warning << "\n";
     out << job::ToYaml(result->spec);
   }
   return kExitOk;

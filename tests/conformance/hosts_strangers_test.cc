@@ -340,6 +340,19 @@ TEST(HostsStrangersTest, OverIpv6) {
   for (const absl::Status& status : pair.Run(SumManyTimes)) EXPECT_TRUE(status.ok()) << status;
 }
 
+TEST(HostsStrangersTest, ANodeWithoutAnAddressIsNamedAtOnceByLowerRanksToo) {
+  Pair pair;
+  for (const int without : {0, 1}) {
+    GroupSpec spec = pair.Spec(1 - without);
+    spec.members[static_cast<size_t>(without)].tcp_addresses.clear();
+    const absl::Status status = pair.transports[1 - without]->Connect(spec, Never()).status();
+    EXPECT_EQ(EndOf(status), (GroupEnd{EndCause::kUnreachable, without})) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("than rank ", without, " (host ", without == 0 ? "a" : "b",
+                                       "), whose node has no address")));
+  }
+}
+
 TEST(HostsStrangersTest, WhoCannotBeReachedIsNamedWithBothEndsAndTheReason) {
   Pair pair;
   int closed = 0;

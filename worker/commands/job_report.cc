@@ -11,6 +11,7 @@
 #include "collectives/shards.h"
 #include "common/json.h"
 #include "engine/cpu/machine_peak.h"
+#include "job/meaning/schedule.h"
 #include "job/meaning/workers.h"
 #include "worker/setup/job_plan.h"
 #include "worker/setup/memory_need.h"
@@ -130,6 +131,7 @@ JobReport Unestimated(const CompiledJob& compiled, int64_t dataset_size) {
   report.parameters = plan.parameter_count();
   report.dataset_size = dataset_size;
   report.total_steps = compiled.total_steps;
+  report.warnings = job::ScheduleWarnings(compiled.job.train().schedule(), compiled.total_steps);
   report.micro_batch = plan.spec().micro_batch;
   report.accumulate = plan.spec().accumulate;
   report.memory_limit = resources.memory();
@@ -220,6 +222,7 @@ std::string ReportText(const JobReport& report) {
   line("samples", absl::StrCat(report.dataset_size, ", ", report.total_steps, " steps of ",
                                report.ranks.size(), " ranks, micro-batches of ", report.micro_batch,
                                " x ", report.accumulate));
+  for (const std::string& warning : report.warnings) line("warning", warning);
   line("memory",
        absl::StrCat(bytes(need.total()), " in each worker",
                     report.memory_limit > 0
@@ -304,7 +307,7 @@ std::string ReportJson(const JobReport& report) {
   } else {
     object.Raw("machine", machine.Done());
   }
-  object.Add("plan_hash", report.plan_hash);
+  object.Add("plan_hash", report.plan_hash).Raw("warnings", JsonArrayOf(report.warnings));
   return object.Raw("ranks", JsonArrayOf(report.ranks, rank_json)).Done() + "\n";
 }
 

@@ -54,10 +54,11 @@ struct JobReport {
   size_t arena_bytes = 0;        // activations and workspace
   size_t without_recompute = 0;  // activations and workspace of the plan that keeps everything
   MemoryNeed need;
-  std::string sharding;  // of the optimizer state, for people; may be empty
-  std::string offload;   // what is said of moments that are not on the GPU
-  double flops = 0;      // of one optimizer step, all ranks
-  MachineSpeed machine;  // zeros where it is estimated for a GPU
+  std::string sharding;               // of the optimizer state, for people; may be empty
+  std::string offload;                // what is said of moments that are not on the GPU
+  double flops = 0;                   // of one optimizer step, all ranks
+  std::vector<std::string> warnings;  // what is allowed and seldom meant, a sentence each
+  MachineSpeed machine;               // zeros where it is estimated for a GPU
   std::optional<GpuEstimate> gpu;
   std::vector<RankCost> ranks;
 };

@@ -39,13 +39,15 @@ struct Outcome {
   absl::Notification done;
   pid_t pid = 0;
   absl::Status failed;
+  bool of_folder = false;
   Spawner::Exit exit;
 
   Spawner::Callbacks Callbacks() {
     return {.on_started = [this](pid_t started) { pid = started; },
             .on_failed =
-                [this](const absl::Status& why) {
-                  failed = why;
+                [this](const Spawner::Failure& failure) {
+                  failed = failure.why;
+                  of_folder = failure.of_folder;
                   done.Notify();
                 },
             .on_exit =
@@ -134,7 +136,9 @@ TEST(SpawnerTest, SaysWhyAProcessCannotStart) {
   ASSERT_TRUE(no_folder.done.WaitForNotificationWithTimeout(kLong));
   EXPECT_TRUE(absl::IsNotFound(no_program.failed)) << no_program.failed;
   EXPECT_THAT(std::string(no_program.failed.message()), HasSubstr("exec"));
+  EXPECT_FALSE(no_program.of_folder);
   EXPECT_THAT(std::string(no_folder.failed.message()), HasSubstr("chdir"));
+  EXPECT_TRUE(no_folder.of_folder);
 }
 
 TEST(SpawnerTest, ChildrenGetTheirDescriptorsAndNothingElse) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The launcher's JSON: what docs/json_output.md says, numbers as numbers, and nothing in it that a
 // terminal obeys.
+#include <iostream>
+#include <sstream>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -9,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "launcher/follow/result.h"
 #include "launcher/verbs/fetch.h"
+#include "launcher/verbs/run_verb.h"
 #include "launcher/verbs/tables.h"
 #include "launcher/verbs/top.h"
 #include "launcher/verbs/validate.h"
@@ -134,10 +137,34 @@ TEST_F(JsonOutput, OfValidate) {
   EXPECT_EQ(Validate(args, out, err), 0);
   Check("launcher validate", out.str());
   EXPECT_TRUE(nlohmann::json::parse(out.str())["job"]["train"]["global_batch"].is_number());
+  EXPECT_EQ(nlohmann::json::parse(out.str())["warnings"].size(), 0u);
+  args.job.sets = {"train.epochs=null", "train.steps=5",
+                   "train.schedule={step: {milestones: [9]}}"};
+  out.str("");
+  EXPECT_EQ(Validate(args, out, err), 0);
+  Check("launcher validate", out.str());
+  EXPECT_EQ(nlohmann::json::parse(out.str())["warnings"][0],
+            "'train.schedule.step.milestones': 9 changes nothing, as the run's last step is 5");
+  EXPECT_EQ(err.str(), "");
+  args.common.output = Output::kTable;
+  EXPECT_EQ(Validate(args, out, err), 0);
+  EXPECT_EQ(err.str().find("warning: 'train.schedule.step.milestones': 9 changes"), 0u);
+  args.common.output = Output::kJson;
   args.job.sets = {"a\x1b=1"};
   out.str("");
   EXPECT_EQ(Validate(args, out, err), 3);
   Check("launcher validate", out.str());
+  documents_.ExpectAllWritten();
+}
+
+TEST_F(JsonOutput, OfVersion) {
+  VersionArgs args;
+  args.common.output = Output::kJson;
+  std::ostringstream out;
+  std::streambuf* const before = std::cout.rdbuf(out.rdbuf());
+  EXPECT_EQ(RunVerb(args), 0);
+  std::cout.rdbuf(before);
+  Check("launcher version", out.str());
   documents_.ExpectAllWritten();
 }
 

@@ -132,6 +132,16 @@ TEST(JobReport, CountsRanksFlopsAndBytes) {
   EXPECT_THAT(ReportJson(report), HasSubstr("\"parameters\":2949,"));
 }
 
+TEST(JobReport, WarnsOfAScheduleThatIsLongerThanTheRun) {
+  JobSpec spec = SmallJob();
+  spec.mutable_train()->mutable_schedule()->mutable_step()->add_milestones(50000);
+  const Compiled job(spec);
+  const JobReport report = ReportOf(job.compiled, job.data.train->size(), {1e9, 1e9, 2});
+  EXPECT_THAT(ReportText(report),
+              HasSubstr("warning       'train.schedule.step.milestones': 50000 changes nothing"));
+  EXPECT_THAT(ReportJson(report), HasSubstr("\"warnings\":[\"'train.schedule.step.milestones'"));
+}
+
 TEST(Variants, AreWordsJoinedByPlus) {
   const engine::TrainSpec spec;
   const auto variant = VariantOf(spec, "unfused+portable+unplanned");

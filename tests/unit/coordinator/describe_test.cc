@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is told of one job.
+#include <string>
+
+#include "absl/time/time.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/questions.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+TEST(DescribeTest, AJobThatWaitsForNodesSaysWhatStartsThem) {
+  const auto waits = [](NodesBy by) {
+    State state;
+    state.options.nodes_by = by;
+    const absl::Time now = absl::UnixEpoch();
+    AgentMessage agent;
+    agent.mutable_hello()->set_node_id("n");
+    agent.mutable_hello()->set_host("a");
+    agent.mutable_hello()->set_slots(1);
+    agent.mutable_hello()->set_protocol_version(1);
+    Step(state, AgentSaid{1, agent}, now);
+    SubmitJobRequest request;
+    request.mutable_spec()->set_name("mlp");
+    request.mutable_spec()->mutable_resources()->set_nodes(2);
+    request.mutable_spec()->mutable_resources()->set_nproc_per_node(2);
+    request.mutable_spec()->mutable_train();
+    Step(state, Submitted{"j", request}, now);
+    const auto described = DescribeJob(state, "j", now);
+    return described.ok() ? described->status().reason() : described.status().ToString();
+  };
+  EXPECT_THAT(waits(NodesBy::kJoin), testing::HasSubstr("'launcher join --slots=2' makes one"));
+  EXPECT_THAT(waits(NodesBy::kSameCommand),
+              testing::EndsWith("is connected; start another with the same command"));
+  EXPECT_THAT(waits(NodesBy::kNobody), testing::EndsWith("is connected"));
+}
+
+// When a command trains is not known.
+TEST(DescribeTest, ACommandHasNoGoodput) {
+  State state;
+  const absl::Time now = absl::UnixEpoch();
+  AgentMessage agent;
+  agent.mutable_hello()->set_node_id("n");
+  agent.mutable_hello()->set_slots(2);
+  agent.mutable_hello()->set_protocol_version(1);
+  Step(state, AgentSaid{1, agent}, now);
+  SubmitJobRequest request;
+  request.mutable_spec()->mutable_resources()->set_nodes(1);
+  request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
+  SubmitJobRequest command = request;
+  request.mutable_spec()->mutable_train();
+  command.mutable_spec()->mutable_run()->add_command("true");
+  Step(state, Submitted{"trains", request}, now);
+  Step(state, Submitted{"runs", command}, now);
+  const absl::Time later = now + absl::Seconds(1);
+  EXPECT_TRUE(DescribeJob(state, "trains", later)->has_goodput());
+  EXPECT_FALSE(DescribeJob(state, "runs", later)->has_goodput());
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator

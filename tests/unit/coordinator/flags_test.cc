@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/flags.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+absl::StatusOr<Flags> Parse(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "coordinator");
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  return ParseFlags(static_cast<int>(argv.size()), argv.data());
+}
+
+TEST(FlagsTest, ValuesComeWithAnEqualsSignOrAfterTheName) {
+  const auto flags =
+      Parse({"--listen", "unix:/a", "--token_file=t", "--plaintext", "--local-users",
+             "--tls-of-token", "--admit-without-certificate", "--ready-fd=3", "--state-dir", "s",
+             "--fair-share-half-life=2h", "--quota", "ann:slots=4", "--nodes-by", "command"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->server.listen, "unix:/a");
+  EXPECT_EQ(flags->token_file, "t");
+  EXPECT_TRUE(flags->server.plaintext);
+  EXPECT_TRUE(flags->server.local_users);
+  EXPECT_TRUE(flags->tls_of_token);
+  EXPECT_TRUE(flags->admit_without_certificate);
+  EXPECT_EQ(flags->ready_fd, 3);
+  EXPECT_EQ(flags->store.state.folder, "s");
+  EXPECT_EQ(flags->server.limits.fair_share_half_life, absl::Hours(2));
+  EXPECT_EQ(flags->server.limits.quotas.at("ann").slots, 4);
+  EXPECT_EQ(flags->server.limits.nodes_by, NodesBy::kSameCommand);
+  EXPECT_FALSE(flags->parent_death);
+}
+
+TEST(FlagsTest, TheDeathOfAParentMayBeThatOfANamedOne) {
+  const auto whoever = Parse({"--parent-death", "--plaintext"});
+  ASSERT_TRUE(whoever.ok()) << whoever.status();
+  EXPECT_TRUE(whoever->parent_death);
+  EXPECT_EQ(whoever->parent, 0);
+  const auto named = Parse({"--parent-death=7"});
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_TRUE(named->parent_death);
+  EXPECT_EQ(named->parent, 7);
+}
+
+TEST(FlagsTest, AWrongFlagIsNamed) {
+  const struct {
+    std::vector<std::string> arguments;
+    const char* said;
+  } cases[] = {
+      {{"--lisen=x"}, "unknown flag --lisen"},
+      {{"serve"}, "unexpected argument 'serve'"},
+      {{"--listen"}, "--listen needs a value"},
+      {{"--store"}, "--store needs a value"},
+      {{"--plaintext=yes"}, "--plaintext takes no value"},
+      {{"--ready-fd=x"}, "--ready-fd needs a number, not 'x'"},
+      {{"--parent-death="}, "--parent-death needs a number, not ''"},
+      {{"--log-level=loud"}, "--log-level is debug, info, warning or error, not 'loud'"},
+      {{"--nodes-by=bus"}, "--nodes-by is join, command or nobody, not 'bus'"},
+      {{"--quota=ann"}, "--quota is such as"},
+      {{"--fair-share-half-life=x"}, "--fair-share-half-life: "},
+  };
+  for (const auto& c : cases) {
+    EXPECT_THAT(std::string(Parse(c.arguments).status().message()), testing::HasSubstr(c.said));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
