@@ -274,7 +274,7 @@ absl::StatusOr<bool> AreTrusted(const Device& device, Type type, void* memory) {
 absl::Status CheckWarpgroups(const Device& device, Type type, void* memory) {
   LS_CHECK(type != Type::kF32);
   for (const Form& form : kForms) {
-    const absl::Status status = Comparison(device, type, form, memory).Run();
+    absl::Status status = Comparison(device, type, form, memory).Run();
     if (status.ok()) continue;
     // After a fault of a kernel, such as a wrong address, the GPU does nothing more in this
     // process.
