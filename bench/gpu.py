@@ -101,10 +101,12 @@ def environment(program):
     for module in (f"{folder}/liblockstep_cuda.so", f"{folder}/../bin/liblockstep_cuda.so"):
         if os.path.exists(module):
             env.setdefault("LOCKSTEP_CUDA_MODULE", os.path.abspath(module))
-    env["LD_LIBRARY_PATH"] = ":".join(paths + [env.get("LD_LIBRARY_PATH", "")]).strip(":")
+    inherited = env.get("LD_LIBRARY_PATH", "")
+    env["LD_LIBRARY_PATH"] = ":".join(paths + [inherited]).strip(":")
     launcher, fallback = os.path.join(folder, "..", "bin", "launcher"), os.path.join(bundled, "fallback")
-    if os.path.isdir(fallback) and loader_error(launcher, env):  # this machine's C++ library is too old, or not there
-        env["LD_LIBRARY_PATH"] += ":" + fallback
+    # The C++ library that is found, of this machine or on the inherited path, is too old, or there is none.
+    if os.path.isdir(fallback) and loader_error(launcher, env):
+        env["LD_LIBRARY_PATH"] = ":".join(paths + [fallback, inherited]).strip(":")
     return env
 
 

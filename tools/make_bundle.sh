@@ -42,8 +42,9 @@ ldd "$build"/bin/{launcher,coordinator,worker} "$build"/tests/{conformance_cuda_
 cat >"$out/launcher" <<'END'
 #!/bin/sh
 here=$(cd "$(dirname "$0")" && pwd)
-export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-"$here/bin/launcher" --version >/dev/null 2>&1 || LD_LIBRARY_PATH="$LD_LIBRARY_PATH:$here/lib/fallback"
+rest=${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LD_LIBRARY_PATH="$here/lib$rest"
+"$here/bin/launcher" --version >/dev/null 2>&1 || LD_LIBRARY_PATH="$here/lib:$here/lib/fallback$rest"
 exec "$here/bin/launcher" "$@"
 END
 chmod +x "$out/launcher" "$out/run-gpu-tests"

@@ -384,12 +384,18 @@ def has_gpu(runner):
         return False
 
 
-def without_warpgroups(log, env):
-    """Where the doctor says that attention's kernels of sm_90a end the GPU's work, all goes on without them."""
+def without_warpgroups(state, log, env):
+    """Where the doctor says that attention's kernels of sm_90a end the GPU's work, or hangs, perhaps at a barrier of
+    theirs, all goes on without them. Who has set the variable has decided."""
+    if "LOCKSTEP_WARPGROUPS" in env:
+        return
+    reason = "the doctor hung" if state == "hung" else ""
     with contextlib.suppress(OSError), open(log, encoding="utf-8", errors="replace") as file:
         if "LOCKSTEP_WARPGROUPS=0" in file.read():
-            print("LOCKSTEP_WARPGROUPS=0 from here on: doctor.log says why", flush=True)
-            env["LOCKSTEP_WARPGROUPS"] = "0"
+            reason = "doctor.log says why"
+    if reason:
+        print(f"LOCKSTEP_WARPGROUPS=0 from here on: {reason}", flush=True)
+        env["LOCKSTEP_WARPGROUPS"] = "0"
 
 
 def run_all(args):
@@ -410,7 +416,7 @@ def run_all(args):
         signal.signal(number, stop)
     checks = all_checks(out, env, args.phases)
     runner.run(checks[:1])
-    without_warpgroups(checks[0].log(out), env)
+    without_warpgroups(runner.rows["doctor"]["state"], checks[0].log(out), env)
     usable = runner.rows["doctor"]["state"] == "cut" or has_gpu(runner)
     if not usable:
         for check in checks[1:]:
