@@ -134,7 +134,9 @@ TEST(JobReport, CountsRanksFlopsAndBytes) {
 
 TEST(JobReport, WarnsOfAScheduleThatIsLongerThanTheRun) {
   JobSpec spec = SmallJob();
-  spec.mutable_train()->mutable_schedule()->mutable_step()->add_milestones(50000);
+  StepSchedule& steps = *spec.mutable_train()->mutable_schedule()->mutable_step();
+  steps.set_gamma(0.1);
+  steps.add_milestones(50000);
   const Compiled job(spec);
   const JobReport report = ReportOf(job.compiled, job.data.train->size(), {1e9, 1e9, 2});
   EXPECT_THAT(ReportText(report),
