@@ -175,8 +175,12 @@ class MaskedTextDataset : public Dataset {
       const int64_t offset = static_cast<int64_t>(i) * length_;
       int32_t* tokens = static_cast<int32_t*>(fields[0]) + offset;
       ReadWindow(index, tokens, static_cast<int32_t*>(fields[1]) + offset);
-      const int64_t place = split_ == Split::kTrain ? offset : index * length_;
-      Hide(request, place, tokens, static_cast<int32_t*>(fields[2]) + offset);
+      int32_t* const labels = static_cast<int32_t*>(fields[2]) + offset;
+      if (split_ == Split::kTrain) {
+        Hide(request.step, request.shard, offset, tokens, labels);
+      } else {
+        Hide(0, 0, index * length_, tokens, labels);
+      }
     }
     int64_t last = -1;
     for (const int64_t index : request.indices) {
@@ -197,17 +201,17 @@ class MaskedTextDataset : public Dataset {
     for (int64_t t = 0; t < length_; ++t) segments[t] = t > half + 1 ? 1 : 0;
   }
 
-  void Hide(const ReadRequest& request, int64_t place, int32_t* tokens, int32_t* labels) const {
-    const auto step = static_cast<uint64_t>(request.step);
+  void Hide(int64_t in_step, int in_shard, int64_t place, int32_t* tokens, int32_t* labels) const {
+    const auto step = static_cast<uint64_t>(in_step);
     for (int64_t t = 0; t < length_; ++t) {
       labels[t] = -1;
       if (tokens[t] >= 256) continue;
       const auto element = static_cast<uint64_t>(place + t);
-      const auto words = Philox4x32(
-          {static_cast<uint32_t>(element), static_cast<uint32_t>(element >> 32),
-           static_cast<uint32_t>(step),
-           static_cast<uint32_t>(request.shard) | static_cast<uint32_t>(step >> 32) << 16},
-          key_);
+      const auto words =
+          Philox4x32({static_cast<uint32_t>(element), static_cast<uint32_t>(element >> 32),
+                      static_cast<uint32_t>(step),
+                      static_cast<uint32_t>(in_shard) | static_cast<uint32_t>(step >> 32) << 16},
+                     key_);
       if (words[0] >= threshold_) continue;
       labels[t] = tokens[t];
       const float choice = UniformFloat(words[1]);

@@ -140,7 +140,13 @@ void Apply(int set, Override parsed, YamlNode* root) {
     }
     if (last) {
       entry->key = KeyNode(step, set);
-      entry->value = std::move(parsed.value);
+      const YamlNode old = std::exchange(entry->value, std::move(parsed.value));
+      // Another command leaves the setup, wherever it stood, as a file's own would beside it.
+      if (i == 0 && step.name == "run" && entry->value.kind != YamlNode::Kind::kMap) {
+        if (const YamlEntry* setup = old.Find("setup"); setup != nullptr) {
+          root->entries.push_back(*setup);
+        }
+      }
       return;
     }
     // A command written short takes the form that has room for more.

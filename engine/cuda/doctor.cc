@@ -115,16 +115,17 @@ GpuFinding ExamineGpu(const cuda::Tables& tables, int index,
 // Finds whether attention's kernels of sm_90a agree with those that all GPUs have; kMissing: the
 // GPU does nothing more in this process. REQUIRES: it has both.
 GpuFinding ExamineAttention(int index) {
-  const auto checked = [index]() -> absl::Status {
+  bool ends_all = false;
+  const auto checked = [&]() -> absl::Status {
     LS_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Device> device, cuda::Device::Open(index));
     LS_ASSIGN_OR_RETURN(std::byte * memory, device->Allocate(kCudaWorkspaceBytes, "attention"));
-    return cuda::CheckWarpgroups(*device, cuda::Type::kBF16, memory);
+    absl::Status result = cuda::CheckWarpgroups(*device, cuda::Type::kBF16, memory);
+    ends_all = absl::IsFailedPrecondition(result);
+    return result;
   };
   const absl::Status status = checked();
   if (status.ok()) return {State::kGood, "attention", "by wgmma it is what it is by mma.sync"};
-  if (absl::IsFailedPrecondition(status)) {
-    return {State::kMissing, "attention", std::string(status.message())};
-  }
+  if (ends_all) return {State::kMissing, "attention", std::string(status.message())};
   return {State::kDoubtful, "attention",
           absl::StrCat(status.message(), "; jobs do it by mma.sync here")};
 }

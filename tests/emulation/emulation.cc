@@ -272,7 +272,10 @@ void WaitForCopies(int pending) {
 
 namespace {
 // Returns whether the thread is the last one to come.
-bool Come(Barrier& barrier, int threads) {
+bool Come(int number, int threads) {
+  LS_CHECK_GE(number, 1) << "barrier 0 is __syncthreads";
+  LS_CHECK_EQ(threads % 32, 0) << "whole warps come to a barrier";
+  Barrier& barrier = machine.barriers.at(static_cast<size_t>(number));
   if (barrier.arrived == 0) barrier.threads = threads;
   LS_CHECK_EQ(barrier.threads, threads) << "threads do not agree on how many come to a barrier";
   if (++barrier.arrived < threads) return false;
@@ -283,11 +286,12 @@ bool Come(Barrier& barrier, int threads) {
 }  // namespace
 
 void WaitAt(int barrier, int threads) {
-  Barrier& own = machine.barriers.at(static_cast<size_t>(barrier));
-  if (!Come(own, threads)) WaitFor(&own.generation);
+  if (!Come(barrier, threads)) {
+    WaitFor(&machine.barriers.at(static_cast<size_t>(barrier)).generation);
+  }
 }
 void ArriveAt(int barrier, int threads) {
-  Come(machine.barriers.at(static_cast<size_t>(barrier)), threads);
+  Come(barrier, threads);
   machine.current->is_late = true;
   Yield();
 }

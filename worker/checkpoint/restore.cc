@@ -170,6 +170,13 @@ absl::Status LoadCheckpoint(checkpoint::Storage* storage, const std::string& pat
   }
   if (absl::Status same = CheckTensors(tensors, *target.plan); !same.ok()) {
     if (manifest.plan_hash == target.plan->hash()) return same;
+    // Each rank has checked its share of the files alone, and what is damaged may be a name.
+    for (const checkpoint::FileRecord& record : manifest.files) {
+      LS_RETURN_IF_ERROR(checkpoint::CheckFile(storage, path, record, [board] {
+        board->Moved();
+        return true;
+      }));
+    }
     return absl::InvalidArgumentError(absl::StrCat(
         "the checkpoint ", path,
         " is of another training, whose state this job cannot take: ", same.message(),

@@ -24,13 +24,24 @@ std::string LayoutText(const std::vector<FieldSpec>& fields) {
   });
 }
 
-// Returns whether values of shape `b` lie as those of shape `a`. Extents of 1 move nothing; a row
-// of values may be a picture of one channel. A row for several channels could have them first or
-// last.
-bool LieAlike(std::vector<int64_t> a, std::vector<int64_t> b) {
-  std::erase(a, 1);
-  std::erase(b, 1);
-  return a == b || (std::min(a.size(), b.size()) <= 1 && std::max(a.size(), b.size()) <= 2);
+// How many values the first extents are together, for one of them, two, and so on; those of 1 move
+// nothing.
+std::vector<int64_t> Borders(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> borders;
+  int64_t values = 1;
+  for (const int64_t extent : shape) {
+    values *= extent;
+    if (extent != 1) borders.push_back(values);
+  }
+  return borders;
+}
+
+// Returns whether values of shape `b` lie as those of shape `a`: one is the other with extents that
+// are next to each other joined, as a row of values is of a picture.
+bool LieAlike(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  const std::vector<int64_t> of_a = Borders(a), of_b = Borders(b);
+  return std::includes(of_a.begin(), of_a.end(), of_b.begin(), of_b.end()) ||
+         std::includes(of_b.begin(), of_b.end(), of_a.begin(), of_a.end());
 }
 
 }  // namespace

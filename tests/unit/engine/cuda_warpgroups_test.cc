@@ -24,9 +24,10 @@ using cuda::Type;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::MatchesRegex;
+using testing::Not;
 
 // What is wrong with the kernels by warpgroups.
-enum class Fault { kNone, kResult, kLogSum, kGradient, kNothing, kLaunch, kAddress };
+enum class Fault { kNone, kResult, kLogSum, kGradient, kNothing, kLaunch, kAddress, kOthers };
 Fault fault = Fault::kNone;
 
 // Turns a bit of the fraction of an element in 16 bits.
@@ -38,7 +39,7 @@ void Spoil(const cuda::View& view, int64_t element) {
 Code Attention(const cuda::AttentionArgs& args, cuda::Stream stream) {
   if (args.warpgroups && fault == Fault::kNothing) return 0;
   if (args.warpgroups && fault == Fault::kLaunch) return 98;
-  if (args.warpgroups && fault == Fault::kAddress) emulation::FailAfter(1);
+  if (fault == (args.warpgroups ? Fault::kAddress : Fault::kOthers)) emulation::FailAfter(1);
   const Code code = cuda::EmulatedTables()->kernels->attention(args, stream);
   if (!args.warpgroups) return code;
   if (fault == Fault::kResult) Spoil(args.y, args.length * args.width - 3);
@@ -168,6 +169,18 @@ TEST_F(WarpgroupCheckTest, AnExecutorSaysWhatToDoWhereTheGpuDoesNothingMore) {
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("attention by wgmma: unspecified launch failure"),
                     HasSubstr("set LOCKSTEP_WARPGROUPS=0")));
+}
+
+// A GPU that does nothing more for another reason is not said to by these kernels.
+TEST_F(WarpgroupCheckTest, AFaultOfOtherKernelsIsNotTheirs) {
+  static const FaultyGpu* const gpu = new FaultyGpu;
+  cuda::UseTables(&gpu->tables);
+  fault = Fault::kOthers;
+  const auto plan = Plan::Compile(WideHeads()).value();
+  Pages state(plan->state_bytes());
+  const absl::Status status = Executor::Create(plan, {state.data(), nullptr}).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("LOCKSTEP_WARPGROUPS")));
 }
 
 // Workers that would do attention by different kernels may not compute together.

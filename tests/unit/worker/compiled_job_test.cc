@@ -24,12 +24,15 @@ TEST(CheckSamplesFit, TakesTheSameValuesInTheSameOrder) {
   EXPECT_TRUE(Fit({28, 28}, {784}).ok());
   EXPECT_TRUE(Fit({28, 28}, {28, 28, 1}).ok());
   EXPECT_TRUE(Fit({1}, {}).ok());
+  EXPECT_TRUE(Fit({3072}, {3, 32, 32}).ok());
+  EXPECT_TRUE(Fit({3, 32, 32}, {3, 1024}).ok());
+  EXPECT_TRUE(Fit({4, 7, 28}, {28, 1, 28}).ok());
 }
 
 TEST(CheckSamplesFit, RefusesAnotherLayoutOfAsManyValues) {
   EXPECT_FALSE(Fit({784}, {783}).ok());
   EXPECT_FALSE(Fit({28, 28}, {14, 56}).ok());
-  EXPECT_FALSE(Fit({3072}, {3, 32, 32}).ok());
+  EXPECT_FALSE(Fit({3, 32, 32}, {32, 96}).ok());
   const absl::Status last = Fit({3, 32, 32}, {32, 32, 3});
   EXPECT_EQ(last.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(last.message()),
