@@ -47,7 +47,7 @@ struct LoadResult {
 
 // The path that stands for the standard input.
 inline constexpr char kStandardInput[] = "-";
-// What messages call the file at `path`: "standard input", or the path.
+// Returns what messages call the file at `path`: "standard input", or the path.
 std::string NameInMessages(const std::string& path);
 
 // Reads, applies `sets` ("train.epochs=10", in order; each value is YAML), resolves, applies

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -41,7 +42,10 @@ class GrpcPackagesClient : public PackagesClient {
     if (response.has()) return false;
     LS_RETURN_IF_ERROR(Call(silence, [&](Packages::Stub* stub, grpc::ClientContext* context) {
       PutPackageResponse done;
-      const auto writer = stub->PutPackage(context, &done);
+      std::unique_ptr<grpc::ClientWriter<PackagePiece>> writer;
+      // It blocks until somebody is reached.
+      InTime(context, silence,
+             [&] { return (writer = stub->PutPackage(context, &done)) != nullptr; });
       PackagePiece piece;
       piece.set_id(id);
       for (size_t at = 0; at < bytes.size() || at == 0; at += kPiece) {
@@ -66,7 +70,9 @@ class GrpcPackagesClient : public PackagesClient {
     request.set_id(id);
     std::string bytes;
     LS_RETURN_IF_ERROR(Call(silence, [&](Packages::Stub* stub, grpc::ClientContext* context) {
-      const auto reader = stub->GetPackage(context, request);
+      std::unique_ptr<grpc::ClientReader<PackagePiece>> reader;
+      InTime(context, silence,
+             [&] { return (reader = stub->GetPackage(context, request)) != nullptr; });
       PackagePiece piece;
       const auto read = [&] { return reader->Read(&piece); };
       while (static_cast<int64_t>(bytes.size()) <= kMostPackedBytes &&
@@ -108,7 +114,8 @@ class GrpcPackagesClient : public PackagesClient {
       return absl::UnimplementedError(
           "this coordinator is older and takes no job with a workdir of its own");
     }
-    if (!NobodyServed(status)) return FromGrpc(status);
+    const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+    if (!NobodyServed(status) && !late) return FromGrpc(status);
     absl::MutexLock lock(&mu_);
     if (stopped_) return absl::CancelledError("stopped");
     if (status.error_code() == grpc::StatusCode::CANCELLED) {

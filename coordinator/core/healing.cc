@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/command.h"
 #include "coordinator/core/failures.h"
@@ -149,10 +150,16 @@ bool IsStopping(const State& state, const Worker& worker) {
   return node != state.nodes.end() && node->second.stopping;
 }
 
+// Returns whether a command could not be run for what the host lacked then.
+bool LackedSomething(const Job& job, const Worker& worker) {
+  return IsCommand(job) && worker.failed &&
+         worker.failed->code() == static_cast<int>(absl::StatusCode::kUnavailable);
+}
+
 // The same end twice before the first step comes again. Remembers the first one.
 bool IsPoison(Job& job, const Slot& slot, bool node_lost) {
   const Worker& worker = *slot.worker;
-  if (job.stepped || IsAccident(worker) || node_lost) return false;
+  if (job.stepped || IsAccident(worker) || LackedSomething(job, worker) || node_lost) return false;
   const std::string cause = Cause(worker);
   const int64_t lives = slot.lives - job.lives;
   if (lives > 1 && job.first_cause == cause) return true;

@@ -70,7 +70,7 @@ struct Options {
   absl::Duration pass_spacing = absl::Microseconds(50);
 };
 
-// What messages call that; empty: there is nothing to do.
+// Returns what messages call that; empty: there is nothing to do.
 inline std::string NodesStarter(NodesBy by) {
   if (by == NodesBy::kJoin) return "'launcher join'";
   return by == NodesBy::kSameCommand ? "the same command" : "";

@@ -20,7 +20,7 @@ void Schedule(Context& context);
 // The workers of a job that has lost some come before all that wait; no pass is needed for them.
 void PlaceRecovering(Context& context, Job& job);
 
-// What is told of a job whose workers are started on these hosts.
+// Returns what is told of a job whose workers are started on these hosts.
 std::string SayStarting(int workers, const std::vector<std::string>& hosts);
 
 // Returns whether a worker of the job waits for a node with room (Slot::unplaced).

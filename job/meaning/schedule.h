@@ -12,8 +12,8 @@
 
 namespace lockstep::job {
 
-// What of the schedule lies beyond a run of `total_steps`, a sentence each. It is allowed, as a run
-// may be a short trial of a long one, and seldom meant.
+// Returns what of the schedule lies beyond a run of `total_steps`, a sentence each. It is allowed,
+// as a run may be a short trial of a long one, and seldom meant.
 std::vector<std::string> ScheduleWarnings(const Schedule& schedule, int64_t total_steps);
 
 }  // namespace lockstep::job

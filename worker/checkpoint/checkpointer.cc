@@ -77,7 +77,8 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool sa
   if (CannotSave() && rank_ == 0) {
     LS_LOG_WARNING << "no checkpoint is saved: train.zero_stage: 1 over several hosts needs a "
                    << "checkpoint.dir that all of them share, and " << settings_.folder
-                   << " is not; training goes on: mount it on all hosts";
+                   << " is not, or a full or unwritable disk hides it; training goes on: mount it "
+                   << "on all hosts, with room to write";
   }
   if (saved) restored_step_ = step;
   if (copies_.run_number > 0) sequence_.store(copies_.run_number);

@@ -49,9 +49,10 @@ absl::StatusOr<bool> NodeSetup::Advance(RankProcess* process) {
   if (mine_) {
     const std::optional<ProcessEnd> end = process->Reap();
     if (!end.has_value()) return false;
-    if (end->signal != 0) {
-      return absl::UnavailableError(
-          absl::StrCat("the job's setup was killed by signal ", end->signal));
+    // So a shell says it of what it has run.
+    const int signal = end->signal == 0 && end->code > 128 ? end->code - 128 : end->signal;
+    if (signal != 0) {
+      return absl::UnavailableError(absl::StrCat("the job's setup was killed by signal ", signal));
     }
     if (end->code != 0) {
       return absl::FailedPreconditionError(

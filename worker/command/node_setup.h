@@ -2,7 +2,8 @@
 // The job's `setup`: a shell command that each node runs once before the job's commands. Who runs
 // it is decided by a lock in the run's folder; that it was done is a file beside it, so that
 // restarts do not repeat it, and what begins while it runs waits. A host that was started anew, or
-// another container, has lost what it may have made, and runs it again. Thread-safety: lives on the
+// another container with a first process of its own, has lost what it may have made, and runs it
+// again. Thread-safety: lives on the
 // process's main thread, as RankProcess does.
 #ifndef LOCKSTEP_WORKER_COMMAND_NODE_SETUP_H_
 #define LOCKSTEP_WORKER_COMMAND_NODE_SETUP_H_

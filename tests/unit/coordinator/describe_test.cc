@@ -47,13 +47,14 @@ TEST(DescribeTest, ACommandHasNoGoodput) {
   agent.mutable_hello()->set_protocol_version(1);
   Step(state, AgentSaid{1, agent}, now);
   SubmitJobRequest request;
+  request.mutable_spec()->set_name("job");
   request.mutable_spec()->mutable_resources()->set_nodes(1);
   request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
   SubmitJobRequest command = request;
   request.mutable_spec()->mutable_train();
   command.mutable_spec()->mutable_run()->add_command("true");
-  Step(state, Submitted{"trains", request}, now);
-  Step(state, Submitted{"runs", command}, now);
+  EXPECT_TRUE(Step(state, Submitted{"trains", request}, now).reply.ok());
+  EXPECT_TRUE(Step(state, Submitted{"runs", command}, now).reply.ok());
   const absl::Time later = now + absl::Seconds(1);
   EXPECT_TRUE(DescribeJob(state, "trains", later)->has_goodput());
   EXPECT_FALSE(DescribeJob(state, "runs", later)->has_goodput());

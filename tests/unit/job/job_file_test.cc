@@ -174,7 +174,7 @@ TEST(JobFile, RunTakesTextAListOrAMapping) {
   EXPECT_EQ(setup("run: a\nsetup: b\n", "setup="), "");
   for (const std::vector<std::string>& sets : {std::vector<std::string>{"setup=c", "run=d"},
                                                std::vector<std::string>{"run=d", "setup=c"}}) {
-    const RunSpec run = ParseJob("run: a\nsetup: b\n", "run.yaml", sets).spec.run();
+    const auto run = ParseJob("run: a\nsetup: b\n", "run.yaml", sets).spec.run();
     EXPECT_EQ(run.setup(), "c") << "another command leaves it";
     EXPECT_EQ(run.command(0), "d");
   }

@@ -129,5 +129,15 @@ TEST_F(ShipWorkdirTest, ATransferEndsWhenNothingMoves) {
   EXPECT_NE(got.message().find("nothing moved for long"), std::string::npos) << got;
 }
 
+TEST_F(ShipWorkdirTest, ATransferEndsWhenNobodyIsReached) {
+  coordinator::ClientOptions nowhere;
+  nowhere.address = "unix-abstract:lockstep-ship-" + RandomHex(8);
+  const auto client = coordinator::PackagesClient::Create(nowhere);
+  EXPECT_EQ(client->Get("id", absl::Milliseconds(200)).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(client->Put("id", "x", absl::Milliseconds(200)).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
 }  // namespace
 }  // namespace lockstep::launcher
