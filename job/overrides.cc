@@ -142,7 +142,7 @@ void Apply(int set, Override parsed, YamlNode* root) {
       entry->key = KeyNode(step, set);
       const YamlNode old = std::exchange(entry->value, std::move(parsed.value));
       // Another command leaves the setup, wherever it stood, as a file's own would beside it.
-      if (i == 0 && step.name == "run" && entry->value.kind != YamlNode::Kind::kMap) {
+      if (i == 0 && step.name == "run" && entry->value.Find("setup") == nullptr) {
         if (const YamlEntry* setup = old.Find("setup"); setup != nullptr) {
           root->entries.push_back(*setup);
         }

@@ -4,12 +4,14 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <set>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/status.h"
@@ -26,6 +28,22 @@ namespace {
 // Small, as the coordinator wants each in time: over a thin line, too.
 constexpr size_t kPiece = size_t{64} << 10;
 
+// `begin` begins a call, which blocks until somebody is reached. Returns whether somebody was.
+bool Reach(grpc::ClientContext* context, absl::Duration silence, absl::FunctionRef<void()> begin) {
+  std::atomic<bool> ended{false};
+  InTime(
+      [&] {
+        ended = true;
+        context->TryCancel();
+      },
+      silence,
+      [&] {
+        begin();
+        return true;
+      });
+  return !ended;
+}
+
 class GrpcPackagesClient : public PackagesClient {
  public:
   explicit GrpcPackagesClient(const ClientOptions& options) : options_(options), route_(options) {}
@@ -35,33 +53,33 @@ class GrpcPackagesClient : public PackagesClient {
     HasPackageRequest request;
     request.set_id(id);
     HasPackageResponse response;
-    LS_RETURN_IF_ERROR(Call(silence, [&](Packages::Stub* stub, grpc::ClientContext* context) {
+    LS_RETURN_IF_ERROR(Call(silence, [&](Packages::Stub* stub, grpc::ClientContext* context,
+                                         bool*) {
       context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(silence));
       return stub->HasPackage(context, request, &response);
     }));
     if (response.has()) return false;
-    LS_RETURN_IF_ERROR(Call(silence, [&](Packages::Stub* stub, grpc::ClientContext* context) {
-      PutPackageResponse done;
-      std::unique_ptr<grpc::ClientWriter<PackagePiece>> writer;
-      // It blocks until somebody is reached.
-      InTime(context, silence,
-             [&] { return (writer = stub->PutPackage(context, &done)) != nullptr; });
-      PackagePiece piece;
-      piece.set_id(id);
-      for (size_t at = 0; at < bytes.size() || at == 0; at += kPiece) {
-        piece.set_data(bytes.substr(at, kPiece));
-        const auto write = [&] { return writer->Write(piece); };
-        if (!InTime(context, silence, write)) break;  // Finish says why
-        piece.clear_id();
-      }
-      grpc::Status status;
-      InTime(context, silence, [&] {
-        writer->WritesDone();
-        status = writer->Finish();
-        return true;
-      });
-      return status;
-    }));
+    LS_RETURN_IF_ERROR(
+        Call(silence, [&](Packages::Stub* stub, grpc::ClientContext* context, bool* reached) {
+          PutPackageResponse done;
+          std::unique_ptr<grpc::ClientWriter<PackagePiece>> writer;
+          *reached = Reach(context, silence, [&] { writer = stub->PutPackage(context, &done); });
+          PackagePiece piece;
+          piece.set_id(id);
+          for (size_t at = 0; at < bytes.size() || at == 0; at += kPiece) {
+            piece.set_data(bytes.substr(at, kPiece));
+            const auto write = [&] { return writer->Write(piece); };
+            if (!InTime(context, silence, write)) break;  // Finish says why
+            piece.clear_id();
+          }
+          grpc::Status status;
+          InTime(context, silence, [&] {
+            writer->WritesDone();
+            status = writer->Finish();
+            return true;
+          });
+          return status;
+        }));
     return true;
   }
 
@@ -69,19 +87,19 @@ class GrpcPackagesClient : public PackagesClient {
     GetPackageRequest request;
     request.set_id(id);
     std::string bytes;
-    LS_RETURN_IF_ERROR(Call(silence, [&](Packages::Stub* stub, grpc::ClientContext* context) {
-      std::unique_ptr<grpc::ClientReader<PackagePiece>> reader;
-      InTime(context, silence,
-             [&] { return (reader = stub->GetPackage(context, request)) != nullptr; });
-      PackagePiece piece;
-      const auto read = [&] { return reader->Read(&piece); };
-      while (static_cast<int64_t>(bytes.size()) <= kMostPackedBytes &&
-             InTime(context, silence, read)) {
-        bytes += piece.data();
-      }
-      if (static_cast<int64_t>(bytes.size()) > kMostPackedBytes) context->TryCancel();
-      return reader->Finish();
-    }));
+    LS_RETURN_IF_ERROR(
+        Call(silence, [&](Packages::Stub* stub, grpc::ClientContext* context, bool* reached) {
+          std::unique_ptr<grpc::ClientReader<PackagePiece>> reader;
+          *reached = Reach(context, silence, [&] { reader = stub->GetPackage(context, request); });
+          PackagePiece piece;
+          const auto read = [&] { return reader->Read(&piece); };
+          while (static_cast<int64_t>(bytes.size()) <= kMostPackedBytes &&
+                 InTime(context, silence, read)) {
+            bytes += piece.data();
+          }
+          if (static_cast<int64_t>(bytes.size()) > kMostPackedBytes) context->TryCancel();
+          return reader->Finish();
+        }));
     if (PackageId(bytes) == id) return bytes;
     return absl::DataLossError(absl::StrCat("what came for the package ", id, " is damaged"));
   }
@@ -109,7 +127,8 @@ class GrpcPackagesClient : public PackagesClient {
       absl::MutexLock lock(&mu_);
       calls_.erase(&context);
     };
-    const grpc::Status status = body(stub.get(), &context);
+    bool reached = false;
+    const grpc::Status status = body(stub.get(), &context, &reached);
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
       return absl::UnimplementedError(
           "this coordinator is older and takes no job with a workdir of its own");
@@ -118,8 +137,8 @@ class GrpcPackagesClient : public PackagesClient {
     if (!NobodyServed(status) && !late) return FromGrpc(status);
     absl::MutexLock lock(&mu_);
     if (stopped_) return absl::CancelledError("stopped");
-    if (status.error_code() == grpc::StatusCode::CANCELLED) {
-      return absl::UnavailableError(
+    if (reached && status.error_code() == grpc::StatusCode::CANCELLED) {
+      return absl::DeadlineExceededError(
           absl::StrCat("the transfer of a workdir with the coordinator at ", options_.address,
                        " has ended: it was stopped, or nothing moved for long; try again"));
     }

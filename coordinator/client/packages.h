@@ -21,11 +21,11 @@ class PackagesClient {
   virtual ~PackagesClient() = default;
 
   // Hands it in, unless the coordinator has it; returns whether it was sent. Blocks for as long as
-  // bytes move: Unavailable when none did for `silence`. Errors: Unimplemented (an older
-  // coordinator), Unavailable, ResourceExhausted.
+  // bytes move. Errors: Unavailable (nobody was reached for `silence`), DeadlineExceeded (then none
+  // moved for so long), Unimplemented (an older coordinator), ResourceExhausted.
   virtual absl::StatusOr<bool> Put(const std::string& id, const std::string& bytes,
                                    absl::Duration silence) = 0;
-  // Blocks as Put does. Errors: NotFound, Unavailable, ResourceExhausted (try again),
+  // Blocks as Put does. Errors: its first two, NotFound, ResourceExhausted (try again),
   // DataLoss (the bytes are not those of the name).
   virtual absl::StatusOr<std::string> Get(const std::string& id, absl::Duration silence) = 0;
   // Ends what runs on other threads, and what is asked for later, with Cancelled.

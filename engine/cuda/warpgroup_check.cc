@@ -283,8 +283,12 @@ absl::Status CheckWarpgroups(const Device& device, Type type, void* memory) {
     absl::Status status = comparison.Run();
     if (status.ok()) continue;
     // After a fault of a kernel, such as a wrong address, the GPU does nothing more in this
-    // process. A fault of the others, or of before, is not theirs.
-    if (!comparison.by_wgmma() || device.Wait(device.compute()).ok()) return status;
+    // process. One of the others, or of before, is not theirs.
+    if (device.Wait(device.compute()).ok()) return status;
+    if (!comparison.by_wgmma()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(status.message(), "; the GPU does nothing more in this process"));
+    }
     return absl::FailedPreconditionError(absl::StrCat(
         "the kernels of attention of sm_90a end all work on ", device.properties().name, " (",
         device.properties().uuid, "): ", status.message(),

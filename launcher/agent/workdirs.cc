@@ -88,11 +88,13 @@ void Workdirs::Loop() {
 
 absl::StatusOr<std::string> Workdirs::Take(const std::string& id) {
   if (absl::StatusOr<std::string> kept = kept_.Get(id); kept.ok()) return kept;
-  const absl::Time deadline = Clock::Real()->Now() + kPatience;
+  absl::Time deadline = Clock::Real()->Now() + kPatience;
   absl::StatusOr<std::string> bytes;
   do {
     bytes = settings_.client->Get(id, kSilence);
     if (!Passes(bytes.status())) break;
+    // While no coordinator is there, nothing is done without it either.
+    if (absl::IsUnavailable(bytes.status())) deadline = Clock::Real()->Now() + kPatience;
     absl::MutexLock lock(&mu_);
     changed_.AwaitFor(&mu_, settings_.try_again,
                       [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_; });

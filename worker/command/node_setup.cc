@@ -2,6 +2,7 @@
 #include "worker/command/node_setup.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -49,8 +50,9 @@ absl::StatusOr<bool> NodeSetup::Advance(RankProcess* process) {
   if (mine_) {
     const std::optional<ProcessEnd> end = process->Reap();
     if (!end.has_value()) return false;
-    // So a shell says it of what it has run.
-    const int signal = end->signal == 0 && end->code > 128 ? end->code - 128 : end->signal;
+    // So a shell says it of what it has run; other codes above 128 are programs' own.
+    const bool shell_says = end->code == 128 + SIGKILL || end->code == 128 + SIGTERM;
+    const int signal = end->signal == 0 && shell_says ? end->code - 128 : end->signal;
     if (signal != 0) {
       return absl::UnavailableError(absl::StrCat("the job's setup was killed by signal ", signal));
     }

@@ -233,6 +233,21 @@ class CommandOnNodes(nodes.Nodes):
         self.assertEqual([p["LOCAL_RANK"] for p in places], [0, 1, 0, 1])
         self.assertEqual([p["GROUP_RANK"] for p in places], [0, 0, 1, 1])
 
+    def test_a_setup_that_is_killed_costs_a_restart_and_one_that_fails_the_job(self):
+        self.join("a", 2)
+        setup = "echo try >> tries; [ $(wc -l < tries) -gt 2 ] || kill -9 $$"
+        path = self.write("job.yaml", f"run: [sh, -c, 'echo ran >> runs.txt']\nsetup: '{setup}'\n"
+                                      "resources: {nproc_per_node: 2}\nrestart: {max_restarts: 4}\n")
+        status = self.ended(self.submit(path))
+        self.assertEqual(status["state"], "SUCCEEDED", status)
+        self.assertEqual((text_of(os.path.join(self.dir, "tries")), text_of(os.path.join(self.dir, "runs.txt"))),
+                         ("try\n" * 3, "ran\n" * 2))
+        path = self.write("bad.yaml", "run: [sh, -c, 'echo ran >> none.txt']\nsetup: exit 255\nrestart: {max_restarts: 4}\n")
+        status = self.ended(self.submit(path))
+        self.assertEqual(status["state"], "FAILED", status)
+        self.assertIn("the job's setup exited with code 255", status["reason"])
+        self.assertFalse(os.path.exists(os.path.join(self.dir, "none.txt")))
+
     def test_goes_on_without_its_coordinator_and_restarts_with_it(self):
         self.join("a", 2)
         path = self.write("job.yaml", "run: exec python3 stay.py\nresources: {nproc_per_node: 2}\n"

@@ -172,6 +172,8 @@ TEST(JobFile, RunTakesTextAListOrAMapping) {
   EXPECT_EQ(setup("run: a\nsetup: b\n", "setup=c"), "c");
   EXPECT_EQ(setup("run: {command: a, setup: b}\n", "setup=c"), "c");
   EXPECT_EQ(setup("run: a\nsetup: b\n", "setup="), "");
+  EXPECT_EQ(setup("run: {command: a, setup: b}\n", "run={command: d}"), "b");
+  EXPECT_EQ(setup("run: {command: a, setup: b}\n", "run={command: d, setup: e}"), "e");
   for (const std::vector<std::string>& sets : {std::vector<std::string>{"setup=c", "run=d"},
                                                std::vector<std::string>{"run=d", "setup=c"}}) {
     const auto run = ParseJob("run: a\nsetup: b\n", "run.yaml", sets).spec.run();
