@@ -11,21 +11,31 @@
 namespace lockstep::coordinator {
 namespace {
 
+// A node of `slots` comes.
+void Join(State& state, int slots, absl::Time now) {
+  AgentMessage agent;
+  agent.mutable_hello()->set_node_id("n");
+  agent.mutable_hello()->set_host("a");
+  agent.mutable_hello()->set_slots(slots);
+  agent.mutable_hello()->set_protocol_version(1);
+  Step(state, AgentSaid{1, agent}, now);
+}
+
+SubmitJobRequest RequestOf(int nodes, int per_node) {
+  SubmitJobRequest request;
+  request.mutable_spec()->set_name("job");
+  request.mutable_spec()->mutable_resources()->set_nodes(nodes);
+  request.mutable_spec()->mutable_resources()->set_nproc_per_node(per_node);
+  return request;
+}
+
 TEST(DescribeTest, AJobThatWaitsForNodesSaysWhatStartsThem) {
   const auto waits = [](NodesBy by) {
     State state;
     state.options.nodes_by = by;
     const absl::Time now = absl::UnixEpoch();
-    AgentMessage agent;
-    agent.mutable_hello()->set_node_id("n");
-    agent.mutable_hello()->set_host("a");
-    agent.mutable_hello()->set_slots(1);
-    agent.mutable_hello()->set_protocol_version(1);
-    Step(state, AgentSaid{1, agent}, now);
-    SubmitJobRequest request;
-    request.mutable_spec()->set_name("mlp");
-    request.mutable_spec()->mutable_resources()->set_nodes(2);
-    request.mutable_spec()->mutable_resources()->set_nproc_per_node(2);
+    Join(state, 1, now);
+    SubmitJobRequest request = RequestOf(2, 2);
     request.mutable_spec()->mutable_train();
     Step(state, Submitted{"j", request}, now);
     const auto described = DescribeJob(state, "j", now);
@@ -41,16 +51,8 @@ TEST(DescribeTest, AJobThatWaitsForNodesSaysWhatStartsThem) {
 TEST(DescribeTest, ACommandHasNoGoodput) {
   State state;
   const absl::Time now = absl::UnixEpoch();
-  AgentMessage agent;
-  agent.mutable_hello()->set_node_id("n");
-  agent.mutable_hello()->set_slots(2);
-  agent.mutable_hello()->set_protocol_version(1);
-  Step(state, AgentSaid{1, agent}, now);
-  SubmitJobRequest request;
-  request.mutable_spec()->set_name("job");
-  request.mutable_spec()->mutable_resources()->set_nodes(1);
-  request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
-  SubmitJobRequest command = request;
+  Join(state, 2, now);
+  SubmitJobRequest request = RequestOf(1, 1), command = request;
   request.mutable_spec()->mutable_train();
   command.mutable_spec()->mutable_run()->add_command("true");
   EXPECT_TRUE(Step(state, Submitted{"trains", request}, now).reply.ok());

@@ -87,6 +87,16 @@ class WarpgroupCheckTest : public testing::Test {
     return std::string(cuda::CheckWarpgroups(*device, type, memory).message());
   }
 
+  // What an executor's creation says of it.
+  static absl::Status CreatedWith(Fault planted) {
+    static const FaultyGpu* const gpu = new FaultyGpu;
+    cuda::UseTables(&gpu->tables);
+    fault = planted;
+    const auto plan = Plan::Compile(WideHeads()).value();
+    Pages state(plan->state_bytes());
+    return Executor::Create(plan, {state.data(), nullptr}).status();
+  }
+
   // A step with attention that suits warpgroups: how many of their products it has.
   static int64_t ProductsOfAStep(Job* job) {
     const int64_t before = emulation::GroupProducts();
@@ -159,12 +169,7 @@ TEST_F(WarpgroupCheckTest, AnExecutorDoesWithoutKernelsThatFail) {
 
 // A GPU does nothing more for a process after some faults of its kernels.
 TEST_F(WarpgroupCheckTest, AnExecutorSaysWhatToDoWhereTheGpuDoesNothingMore) {
-  static const FaultyGpu* const gpu = new FaultyGpu;
-  cuda::UseTables(&gpu->tables);
-  fault = Fault::kAddress;
-  const auto plan = Plan::Compile(WideHeads()).value();
-  Pages state(plan->state_bytes());
-  const absl::Status status = Executor::Create(plan, {state.data(), nullptr}).status();
+  const absl::Status status = CreatedWith(Fault::kAddress);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("attention by wgmma: unspecified launch failure"),
@@ -173,12 +178,7 @@ TEST_F(WarpgroupCheckTest, AnExecutorSaysWhatToDoWhereTheGpuDoesNothingMore) {
 
 // A GPU that does nothing more for another reason is not said to by these kernels.
 TEST_F(WarpgroupCheckTest, AFaultOfOtherKernelsIsNotTheirs) {
-  static const FaultyGpu* const gpu = new FaultyGpu;
-  cuda::UseTables(&gpu->tables);
-  fault = Fault::kOthers;
-  const auto plan = Plan::Compile(WideHeads()).value();
-  Pages state(plan->state_bytes());
-  const absl::Status status = Executor::Create(plan, {state.data(), nullptr}).status();
+  const absl::Status status = CreatedWith(Fault::kOthers);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("attention by mma.sync"), HasSubstr("the GPU does nothing more"),
