@@ -203,9 +203,13 @@ std::string Cause(const Worker& worker) {
   return "lost by its peers";
 }
 
-Fault NameFault(const Job& job, const std::vector<const Worker*>& failed) {
+const Worker& Named(const Job& job, const std::vector<const Worker*>& failed) {
   const Worker* culprit = Culprit(job, failed);
-  return MakeFault(job, culprit == nullptr ? *failed.front() : *culprit, failed);
+  return culprit == nullptr ? *failed.front() : *culprit;
+}
+
+Fault NameFault(const Job& job, const std::vector<const Worker*>& failed) {
+  return MakeFault(job, Named(job, failed), failed);
 }
 
 void Judge(Context& context, Job& job, Worker& worker, const std::string& verdict) {

@@ -30,7 +30,11 @@ bool IsForGood(const Worker& worker);
 // Returns whether it could not be started for what may pass (WorkerExited::may_pass).
 bool MayStartLater(const Worker& worker);
 
-// Names the first of `failed` and its victims. Null members are not allowed; at least one.
+// The first of `failed`, or whom they lost when all of them are victims; it may live. Null members
+// are not allowed; at least one.
+const Worker& Named(const Job& job, const std::vector<const Worker*>& failed);
+
+// Names that one, and its victims.
 Fault NameFault(const Job& job, const std::vector<const Worker*>& failed);
 
 // Decides whether the survivors of an ending job are killed now: at once when the culprit is known,

@@ -469,6 +469,8 @@ void NameFaults(Context& context, Job& job, bool now) {
       known &= worker.gone();
     }
     if (failed.empty()) continue;
+    // It may be one whom only its peers lost so far: how it ended may be told after how they did.
+    known &= Named(job, failed).gone();
     // Those after it wait for it, so that the first one is told first.
     const absl::Time until = std::max(fault.began, job.forgiven) + context.state.options.settle;
     if (!known && !now && context.now < until) break;
