@@ -204,14 +204,14 @@ class BadInput(harness.ProgramTest):
         job = self.write("job.yaml", harness.synthetic_job())
         with open("/dev/full", "w", encoding="utf-8") as full:
             done = subprocess.run([os.path.join(harness.BIN, "launcher"), "validate", job], check=False,
-                                  stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=20)
+                                  stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=harness.patient())
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"standard output", done.stderr)
         # Short answers and long ones, of which a part was to be written before.
         for arguments in ((), ("--dump=text",)):
             with open("/dev/full", "w", encoding="utf-8") as full:
                 done = subprocess.run([os.path.join(harness.BIN, "launcher"), "plan", *arguments, job], check=False,
-                                      stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=60)
+                                      stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=harness.patient())
             self.assertEqual(done.returncode, 1, arguments)
             self.assertIn(b"could not be written to stdout", done.stderr)
 
@@ -221,7 +221,7 @@ class BadInput(harness.ProgramTest):
             with open("/dev/full", "w", encoding="utf-8") as full:
                 done = subprocess.run([os.path.join(harness.BIN, "launcher"), "-o", form, job], check=False,
                                       cwd=self.dir, stdin=subprocess.DEVNULL, stdout=full,
-                                      stderr=subprocess.PIPE, timeout=60)
+                                      stderr=subprocess.PIPE, timeout=harness.patient())
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn(b"result is not on the standard output", done.stderr)
             self.assertIn(b"No space left", done.stderr)

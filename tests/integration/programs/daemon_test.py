@@ -53,7 +53,7 @@ class Daemon(harness.ProgramTest):
             return "SUCCEEDED" in out
         wait_until(succeeded, 20, "the job runs once a node has joined")
         agent.send_signal(signal.SIGINT)
-        agent.communicate(timeout=harness.LEAST_SECONDS * harness.PATIENCE)
+        agent.communicate(timeout=harness.patient())
 
     def test_top_shows_the_workers(self):
         address, _, _ = self.start_cluster()

@@ -12,6 +12,7 @@ import random
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -30,11 +31,17 @@ LEAST_SECONDS = 120
 # has done it (unpace()): it is started with PACED in its environment, and waits more than it computes.
 STEP_SECONDS = 0.03
 PACED = {"LOCKSTEP_STEP_TIME": "30ms"}
+LEDGER_RECORD = struct.Struct("<qiiQ")  # of ledger.bin: step, shard, generation, hash
 
 
 def steps_that_last(seconds):
     """Steps of a paced job that take so many seconds at least."""
     return int(seconds / STEP_SECONDS)
+
+
+def patient(seconds=0):
+    """Seconds after which what ends by itself within `seconds` where nothing else runs is taken to hang."""
+    return max(seconds, LEAST_SECONDS) * PATIENCE
 
 
 def wait_until(condition, seconds, what):
@@ -43,7 +50,7 @@ def wait_until(condition, seconds, what):
     Most conditions run a program or read /proc: asking takes a quarter of the time at most, so that many tests
     can wait beside each other.
     """
-    seconds = max(seconds, LEAST_SECONDS) * PATIENCE
+    seconds = patient(seconds)
     deadline = time.monotonic() + seconds
     while True:
         asked = time.monotonic()
@@ -174,7 +181,7 @@ class ProgramTest(unittest.TestCase):
 
     def finish(self, child, seconds=60):
         """(exit code, stdout, stderr) of a child that ends by itself, within `seconds` and LEAST_SECONDS at least."""
-        seconds = max(seconds, LEAST_SECONDS) * PATIENCE
+        seconds = patient(seconds)
         try:
             out, err = child.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -197,6 +204,20 @@ class ProgramTest(unittest.TestCase):
 
     def assert_nothing_left(self, seconds=10):
         wait_until(lambda: not self.processes(), seconds, f"processes left: {[p.argv for p in self.processes()]}")
+
+
+def newest_record(ledger):
+    """(step, generation) of the newest step that is written down in this ledger.bin; (0, 0): there is none."""
+    try:
+        with open(ledger, "rb") as file:
+            whole = os.fstat(file.fileno()).st_size // LEDGER_RECORD.size
+            if whole == 0:
+                return 0, 0
+            file.seek((whole - 1) * LEDGER_RECORD.size)
+            step, _, generation, _ = LEDGER_RECORD.unpack(file.read(LEDGER_RECORD.size))
+            return step, generation
+    except FileNotFoundError:
+        return 0, 0
 
 
 def free_port():

@@ -219,6 +219,10 @@ class HostsTest(harness.ProgramTest):
         with open(os.path.join(self.dir, log + ".log"), encoding="utf-8", errors="replace") as file:
             return file.read()
 
+    def length_said(self, log):
+        """Taken before a program starts: what it says itself comes after so many characters."""
+        return len(self.said(log)) if os.path.exists(os.path.join(self.dir, log + ".log")) else 0
+
     def start_head(self, plaintext=False, listen=None):
         """The coordinator, on a host of its own, at `listen` or its address in IPv4; with TLS unless told otherwise."""
         head = self.network["head"]
@@ -226,7 +230,7 @@ class HostsTest(harness.ProgramTest):
         self.token = os.path.join(state, "token")
         if not plaintext:
             init = self.on(head, "coordinator", "init", f"--state-dir={state}", log="init")
-            self.assertEqual(init.wait(timeout=20 * harness.PATIENCE), 0, self.said("init"))
+            self.assertEqual(init.wait(timeout=harness.patient()), 0, self.said("init"))
         ready_read, ready_write = os.pipe()
         child = self.on(head, "coordinator", f"--listen={listen or head.address}:0",
                         *(["--plaintext"] if plaintext else []), f"--state-dir={state}", f"--ready-fd={ready_write}",
@@ -267,7 +271,7 @@ class HostsTest(harness.ProgramTest):
         result = subprocess.run([*self.network["head"].prefix(), os.path.join(harness.BIN, "launcher"), verb,
                                  f"--coordinator={self.address}", f"--token-file={self.token}", *rest],
                                 cwd=cwd or self.dir, env=self.environment(), capture_output=True, text=True,
-                                timeout=seconds * harness.PATIENCE)
+                                timeout=harness.patient(seconds))
         return result.returncode, result.stdout, result.stderr
 
     def nodes(self):

@@ -53,7 +53,7 @@ class Node(Nodes):
         first = self.start_agent("node", 1)
         wait_until(lambda: "connected to the coordinator" in self.said("node"), 10, "the first one is there")
         second = self.start_agent("node", 1)
-        self.assertEqual(second.wait(timeout=harness.LEAST_SECONDS * harness.PATIENCE), 5)
+        self.assertEqual(second.wait(timeout=harness.patient()), 5)
         self.assertIn(f"another agent (process {first.pid}) runs with the state folder", self.said("node"))
         self.assertIn("--state-dir", self.said("node"))
         self.start_agent("other", 1)
@@ -160,7 +160,7 @@ class LowLimits(harness.ProgramTest):
                 with self.subTest(flag=flag, program=command[0]):
                     ended = subprocess.run([os.path.join(harness.BIN, command[0]), *command[1:]], env=self.environment(),
                                            preexec_fn=lambda: resource.setrlimit(limit, (value, value)),
-                                           capture_output=True, text=True, timeout=20 * harness.PATIENCE, check=False)
+                                           capture_output=True, text=True, timeout=harness.patient(), check=False)
                     self.assertNotEqual(ended.returncode, 0, ended.stdout)
                     self.assertIn(f"(ulimit {flag})", ended.stderr)
                     self.assertEqual(len(ended.stderr.strip().splitlines()), 1, ended.stderr)
@@ -169,7 +169,7 @@ class LowLimits(harness.ProgramTest):
         ended = subprocess.run([os.path.join(harness.BIN, "coordinator"), f"--state-dir={self.dir}/state"],
                                env=self.environment(), preexec_fn=lambda: resource.setrlimit(
                                    resource.RLIMIT_FSIZE, (4096, 4096)),
-                               capture_output=True, text=True, timeout=20 * harness.PATIENCE, check=False)
+                               capture_output=True, text=True, timeout=harness.patient(), check=False)
         self.assertNotEqual(ended.returncode, 0, ended.stdout)
         self.assertIn("ulimit -f", ended.stderr)
 

@@ -75,7 +75,7 @@ class SshHosts(HostsTest):
                        env={"LOCKSTEP_LOG": "warning"}, **options)
 
     def code_of(self, child, seconds=120):
-        return child.wait(timeout=seconds * harness.PATIENCE)
+        return child.wait(timeout=harness.patient(seconds))
 
     def await_steps(self, runs):
         """Waits until so many runs have made steps."""
@@ -127,7 +127,7 @@ class SshHosts(HostsTest):
                 ("h1,h2", ("--launcher=/no/such/launcher",), r"has no launcher that can be run at /no/such/launcher"),
                 ("h1,h2", (f"--launcher={false}",), r"is no launcher of this version: error: 'guest' is neither")):
             with self.subTest(hosts=hosts, more=more):
-                before = len(self.said("head")) if os.path.exists(os.path.join(self.dir, "head.log")) else 0
+                before = self.length_said("head")
                 run = self.launch_from_head(f"--hosts={hosts}", *more, path)
                 self.assertEqual(self.code_of(run, 60), 5, self.said("head"))
                 self.assertRegex(self.said("head")[before:], why)

@@ -180,7 +180,7 @@ class Stranger(harness.ProgramTest):
     def probe(self, asked, user):
         """What this user gets of it."""
         done = subprocess.run([sys.executable, "-c", PROBE], input=json.dumps({"user": user, **asked}), text=True,
-                              stdout=subprocess.PIPE, timeout=120 * harness.PATIENCE, check=True, cwd="/", env={})
+                              stdout=subprocess.PIPE, timeout=harness.patient(), check=True, cwd="/", env={})
         answer = json.loads(done.stdout)
         self.assertEqual(answer["user"], [user] * 3)
         return answer
