@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs in a control group with little memory: who replaces the dead has room only in what they give back."""
 
+import glob
 import json
 import os
 import unittest
 import uuid
 
 import harness
-from harness import wait_until
+from harness import newest_record, wait_until
 
 MIB = 1 << 20
 ROOT = "/sys/fs/cgroup"
@@ -89,32 +90,40 @@ class Memory(harness.ProgramTest):
                     lines += sum(1 for _ in file)
         return lines
 
-    def run_with_a_death(self, margin):
+    def newest_generation(self):
+        """Of all runs; of those of which steps are written down."""
+        return max(newest_record(path)[1] for path in glob.glob(os.path.join(self.dir, "runs/*/ledger.bin")))
+
+    def run_with_a_death(self, margin, generations):
         """Trains with two workers of some 100 MiB each, limits the group to what is used and `margin` more, kills
-        one. Returns the result and stderr of that run and the model's hash of an undisturbed one."""
+        one, and lets the job end no sooner than so many generations have trained. Returns the result and stderr of
+        that run and the model's hash of an undisturbed one."""
         job = self.write("job.yaml", harness.synthetic_job(
             steps=60, nproc=2, hidden="[1024, 4096]", train_extra="  eval: {every: never}\n",
             extra="elastic: {min_workers: 1}\n"))
         wanted = self.train("--nproc-per-node=2", job, seconds=120)["model"]["sha256"]
         before = self.steps_said()
         child = self.start("launcher", "-o", "json", "--nproc-per-node=2", job,
-                           preexec_fn=self.group.enter)
+                           preexec_fn=self.group.enter, env={"LOCKSTEP_STEP_TIME": "300ms"})
         wait_until(lambda: len(self.processes("worker")) == 2 and self.steps_said() > before, 60, "two workers train")
         victim = self.processes("worker")[1]
         wait_until(lambda: self.group.limit(self.group.used() + margin), 10, "the limit is set")
         victim.kill()
+        wait_until(lambda: self.newest_generation() >= generations or child.poll() is not None, 60,
+                   f"generation {generations} trains")
+        self.unpace()
         code, out, err = self.finish(child, 180)
         self.assertEqual(code, 0, out + err)
         return json.loads(out.strip().splitlines()[-1]), err, wanted
 
     def test_a_replacement_takes_the_memory_of_the_dead(self):
-        result, err, wanted = self.run_with_a_death(80 * MIB)
+        result, err, wanted = self.run_with_a_death(80 * MIB, 3)
         self.assertEqual(result["model"]["sha256"], wanted)
         self.assertEqual(len(result["faults"]), 1, err)
         self.assertEqual(result["generations"], 3, err)
 
     def test_without_room_for_a_replacement_the_others_go_on(self):
-        result, err, wanted = self.run_with_a_death(8 * MIB)
+        result, err, wanted = self.run_with_a_death(8 * MIB, 2)
         self.assertEqual(result["model"]["sha256"], wanted)
         self.assertEqual(result["generations"], 2, err)
 
