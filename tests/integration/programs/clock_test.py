@@ -81,11 +81,16 @@ class SteppedClock(harness.ProgramTest):
         child = self.start_stepped()
         for hours in (2, -2):
             self.step_clock(hours)
-            size = self.metrics()
             workers = self.processes("worker")
             self.assertEqual(len(workers), 2)
-            workers[1].kill()
-            wait_until(lambda: len(self.processes("worker")) == 2 and self.metrics() > size, 20, "the job heals")
+            victim = workers[1]
+            victim.kill()
+            size = self.metrics()
+
+            def heals():
+                pids = {worker.pid for worker in self.processes("worker")}
+                return victim.pid not in pids and len(pids) == 2 and self.metrics() > size
+            wait_until(heals, 20, "the job heals")
         result = self.result_of(child)
         self.assertEqual(len(result["faults"]), 2)
         self.measured(28, "a worker killed after each step of the clock: next step after " +
