@@ -9,7 +9,7 @@ from nodes import Nodes
 
 class Drain(Nodes):
     def test_workers_move_while_the_job_trains_and_the_bits_stay(self):
-        path = self.job_file(nodes=1, nproc=2, steps=steps_that_last(45))
+        path = self.job_file(nodes=1, nproc=2, steps=steps_that_last(180))
         expected = self.undisturbed(path)
         first = self.join("first", 2)
         job = self.submit(path)
