@@ -13,7 +13,7 @@ from hosts import HostsTest
 GPUS = {"LOCKSTEP_CUDA_MODULE": os.environ.get("LOCKSTEP_EMULATED_MODULE", ""), "LOCKSTEP_GPUS": "GPU-a,GPU-b"}
 NCCL = dict(GPUS, LOCKSTEP_NCCL_LIBRARY=os.environ.get("LOCKSTEP_FAKE_NCCL", ""))
 # An emulated step takes tens of milliseconds of a processor: few, long ones.
-HEALS = "restart: {max_restarts: 3}\nelastic: {min_workers: 1}\nenv: {LOCKSTEP_STEP_TIME: 100ms}\n"
+HEALS = "restart: {max_restarts: 3}\nelastic: {min_workers: 1}\nenv: {LOCKSTEP_STEP_TIME: 400ms}\n"
 TRAINS = 15  # steps from which on it is sure that all train
 
 
@@ -75,7 +75,7 @@ class GpuHosts(OnGpusOfHosts):
 
     def test_a_host_that_loses_its_power_costs_no_step(self):
         hosts = self.up(2, 2, 0, env=NCCL)
-        path = self.job_file(steps=100, extra=HEALS)
+        path = self.job_file(steps=150, extra=HEALS)
         job = self.submit(path)
         wait_until(lambda: self.step(job) > TRAINS, 60, "both hosts train")
         hosts[1].power_off()
@@ -170,7 +170,7 @@ class ZeroOnGpuHosts(OnGpusOfHosts):
     def test_more_and_fewer_workers(self):
         self.up(2, 2, env=NCCL)
         path = self.job_file(steps=300, extra="elastic: {min_workers: 1, max_workers: 4}\n"
-                             "env: {LOCKSTEP_STEP_TIME: 300ms}\n")
+                             "env: {LOCKSTEP_STEP_TIME: 700ms}\n")
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 3, 60, "both hosts train")
         for workers in (3, 4, 2, 1, 4):

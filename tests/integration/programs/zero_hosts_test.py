@@ -13,7 +13,7 @@ from hosts import HostsTest
 ADAMW = "  optimizer: {adamw: {lr: 0.002, weight_decay: 0.1}, no_decay: auto}\n"
 SGD = "  optimizer: {sgd: {lr: 0.05, momentum: 0.9}}\n"
 # Steps between hosts take much of a processor: few, long ones.
-PACE = "env: {LOCKSTEP_STEP_TIME: 100ms}\n"
+PACE = "env: {LOCKSTEP_STEP_TIME: 300ms}\n"
 HEALS = f"restart: {{max_restarts: 3}}\nelastic: {{min_workers: 1}}\n{PACE}"
 TRAINS = 15  # steps from which on it is sure that all train
 
@@ -209,7 +209,7 @@ class WithoutDaemon(HostsTest):
             for host in lost:
                 host.power_off()
         for host in (a[1], b[1], b[2], c[2]):
-            self.assertEqual(children[host.name].wait(timeout=120 * harness.PATIENCE), 4, self.said(host.name))
+            self.assertEqual(children[host.name].wait(timeout=harness.patient()), 4, self.said(host.name))
         self.assertEqual(self.processes(), [])
         step = self.saved_step(a[1])
         self.assertTrue(0 < step < self.STEPS, "it was cut short")
