@@ -28,7 +28,7 @@ class Supervised(Nodes):
     def end(self, agent, number):
         """Ends the agent alone, and sees that steps go on without it."""
         agent.send_signal(number)
-        agent.wait(timeout=harness.LEAST_SECONDS * harness.PATIENCE)
+        agent.wait(timeout=harness.patient())
 
     def steps_go_on(self, job):
         step = self.step(job)
@@ -64,10 +64,10 @@ class Supervised(Nodes):
 
 
 class Adoption(Supervised):
-    def check_undisturbed(self, end, path=None, **env):
+    def check_undisturbed(self, end, path=None, step_time=harness.PACED["LOCKSTEP_STEP_TIME"], **env):
         path = path or self.job_file()
         expected = self.undisturbed(path, env=env)
-        agent, job = self.training(path, **env)
+        agent, job = self.training(path, LOCKSTEP_STEP_TIME=step_time, **env)
         before, supervisors = self.workers(), self.supervisors()
         self.assertEqual((len(before), len(supervisors)), (2, 1))
         end(agent)
@@ -92,18 +92,18 @@ class Adoption(Supervised):
         """The agent that has tried its GPUs ends without the process that it starts such trials with."""
         spawner, = [process for process in self.processes("launcher") if process.parent() == agent.pid]
         spawner.kill()
-        self.assertEqual(agent.wait(timeout=harness.LEAST_SECONDS * harness.PATIENCE), 1)
+        self.assertEqual(agent.wait(timeout=harness.patient()), 1)
         self.assertIn("the spawner process was killed", self.said("node"))
 
     def test_an_agent_of_gpus_whose_spawner_is_killed(self):
-        path = self.job_file(steps=300)
+        path = self.job_file(steps=400)  # emulated steps are long: few, that outlast this
         with open(path, encoding="utf-8") as file:
             text = file.read().replace("device: cpu", "device: cuda")
         # Emulated GPUs have no cuBLASLt, without which the trial fails.
         program = self.write("well", "#!/bin/sh\ncase $1 in --offline-fd=*) exit 0;; esac\n"
                              f'exec {os.path.join(harness.BIN, "worker")} "$@"\n')
         os.chmod(program, 0o755)
-        self.check_undisturbed(self.kill_spawner, self.write("gpu.yaml", text), LOCKSTEP_WORKER=program,
+        self.check_undisturbed(self.kill_spawner, self.write("gpu.yaml", text), "100ms", LOCKSTEP_WORKER=program,
                                LOCKSTEP_CUDA_MODULE=os.environ["LOCKSTEP_EMULATED_MODULE"],
                                LOCKSTEP_NVML_LIBRARY=os.environ["LOCKSTEP_FAKE_NVML"], CUDA_VISIBLE_DEVICES="1,0")
 
@@ -228,7 +228,7 @@ class Endings(Supervised):
     def test_a_node_that_leaves_costs_no_restart(self):
         path = self.job_file(nodes=2, nproc=1)
         expected = self.undisturbed(path)
-        agents = [self.start_agent(name, 1) for name in ("one", "two")]
+        agents = [self.start_agent(name, 1, "--leave-grace=100s") for name in ("one", "two")]
         wait_until(lambda: len([n for n in self.nodes() if n["connected"]]) == 2, 20, "both are there")
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "it trains")
