@@ -68,10 +68,11 @@ class Death(harness.ProgramTest):
 
     def test_a_spare_takes_over(self):
         job = self.write("job.yaml", harness.synthetic_job(
-            steps=1300, train_extra="  eval: {every: never}\n", extra="elastic: {min_workers: 4}\n"))
+            steps=300, train_extra="  eval: {every: never}\n", extra="elastic: {min_workers: 4}\n"))
         wanted = self.train("--nproc-per-node=4", job)["model"]["sha256"]
-        code, out, err = self.launch("chaos", "-o", "json", "--set", "resources.standby=1", "--kill", "rank:1@step:1200",
-                                     "--nproc-per-node=4", job)
+        # So slowly that the spare is ready by then.
+        code, out, err = self.launch("chaos", "-o", "json", "--set", "resources.standby=1", "--kill", "rank:1@step:270",
+                                     "--nproc-per-node=4", job, env=harness.PACED)
         self.assertEqual(code, 0, err)
         result = json.loads(out.strip().splitlines()[-1])
         self.assertEqual(result["model"]["sha256"], wanted)
