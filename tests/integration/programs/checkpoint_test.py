@@ -68,7 +68,8 @@ class Checkpoints(harness.ProgramTest):
 
     def run_until(self, step, *more):
         """Starts a run that stands still in `step` until somebody ends it."""
-        child = self.start("launcher", "chaos", "--hang", f"rank:1@step:{step}", *more, self.job)
+        child = self.start("launcher", "chaos", "--hang", f"rank:1@step:{step}", "--set", "failure_detection=10m", *more,
+                           self.job)
         wait_until(lambda: os.path.exists(self.in_dir(SAVED, "last"))
                    and int(os.readlink(self.in_dir(SAVED, "last"))[5:]) >= 40, 30, "a checkpoint")
         return child
@@ -196,7 +197,7 @@ class Checkpoints(harness.ProgramTest):
     def test_a_drained_run_goes_on_where_it_was(self):
         wanted = self.undisturbed()
         child = self.start("launcher", "chaos", "--stop", "rank:1@step:100", "--set",
-                           "failure_detection=60s", self.job)
+                           "failure_detection=10m", self.job)
         # Rank 1 sleeps in step 100; the wish to stop is there when it wakes.
         stopped = wait_until(lambda: [p for p in self.processes("worker") if self.is_stopped(p.pid)], 30,
                              "a stopped worker")

@@ -119,11 +119,12 @@ class Files(harness.ProgramTest):
         path = self.write("tiny.yaml", text)
         wanted = self.train(path)["model"]["sha256"]
         shutil.rmtree(self.in_dir("runs"))
-        child = self.start("launcher", "-o", "json", path)
+        child = self.start("launcher", "-o", "json", path, env=harness.PACED)
         wait_until(self.has_metrics, 30, "it trains")
         (copy,) = [os.path.join(root, name) for root, _, names in os.walk(self.in_dir("cache")) for name in names
                    if name.startswith("images") and name.endswith(".decoded")]
         os.truncate(copy, 5000)
+        self.unpace()
         code, out, said = self.finish(child)
         self.assertEqual(code, 0, said)
         self.assertNotIn("SIGBUS", said)
@@ -197,7 +198,7 @@ class Files(harness.ProgramTest):
         # Its one worker stands still in step 150 and dies there: there are but the checkpoints to go on from.
         path = self.write("tiny.yaml", harness.synthetic_job(
             steps=200, nproc=1, extra=CHECKPOINT + "restart: {max_restarts: 9}\n"))
-        child = self.start("launcher", "chaos", "--hang", "rank:0@step:150", "--set", "failure_detection=60s", path)
+        child = self.start("launcher", "chaos", "--hang", "rank:0@step:150", "--set", "failure_detection=10m", path)
         wait_until(lambda: '"step":149,' in self.metrics(), 30, "it stands still")
         wait_until(self.saved_and_noted, 30, "checkpoints, and none under way")
         shutil.rmtree(self.in_dir(SAVED))
