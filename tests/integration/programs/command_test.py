@@ -30,7 +30,7 @@ else:
     import time
     while True:
         try:
-            peer = socket.create_connection(at, timeout=20)
+            peer = socket.create_connection(at, timeout=120)
             break
         except ConnectionRefusedError:
             time.sleep(0.02)
