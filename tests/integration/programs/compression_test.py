@@ -63,7 +63,8 @@ class Compression(HostsTest):
         steps = steps_that_last(30)
         expected = self.alone(steps)
         path = self.job_file("nodes: 2, nproc_per_node: 2", steps=steps,
-                             extra="restart: {max_restarts: 3}\nelastic: {min_workers: 1}\n")
+                             extra="restart: {max_restarts: 3}\nelastic: {min_workers: 1}\n"
+                                   "env: {LOCKSTEP_STEP_TIME: 60ms}\n")
         job = self.submit(path)
         wait_until(lambda: self.step(job) > 50, 60, "both hosts train")
         members = sorted(self.describe(job)["members"], key=lambda m: m["rank"])
