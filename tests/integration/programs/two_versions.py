@@ -46,7 +46,7 @@ class TwoVersions(Nodes):
     def train_on_old(self):
         """A job that trains on a node, all of the old version, and what it gives undisturbed."""
         with programs(OLD):
-            path = self.job(6, "tiny")
+            path = self.job(30, "tiny")
             expected = self.undisturbed(path)
             self.join("node", 2)
             job = self.submit(path)
@@ -55,7 +55,7 @@ class TwoVersions(Nodes):
 
     def upgrade_coordinator(self):
         self.coordinator.send_signal(signal.SIGTERM)
-        self.coordinator.wait(timeout=30 * harness.PATIENCE)
+        self.coordinator.wait(timeout=harness.patient())
         with programs(NEW):
             self.start_again()
 
@@ -63,7 +63,8 @@ class TwoVersions(Nodes):
         job, expected = self.train_on_old()
         workers = {process.pid for process in self.processes("worker")}
         self.upgrade_coordinator()
-        self.trains(job)
+        step = self.step(job)
+        wait_until(lambda: self.step(job) > step, 60, "it goes on")
         self.assertEqual({process.pid for process in self.processes("worker")}, workers)
         self.end_of(job, expected)
         # And the new one gives the old agent work.
@@ -79,7 +80,7 @@ class TwoVersions(Nodes):
         self.upgrade_coordinator()
         self.await_state(node, "up")
         self.agents["node"].send_signal(signal.SIGTERM)
-        self.agents["node"].wait(timeout=30 * harness.PATIENCE)
+        self.agents["node"].wait(timeout=harness.patient())
         with programs(NEW):
             self.start_agent("node", 2)
             wait_until(lambda: self.node(node)["connected"], 20, "the new agent is the same node")
