@@ -26,12 +26,11 @@ constexpr int64_t kAheadTiles = 32;
 constexpr int64_t kResidentFloats = 150 * 1024;
 // A product of so few counts of k is little more than writing C.
 constexpr int64_t kShort = 128;
-// Panels of few rows are one stream, which is asked for so many floats ahead into L1, and half as
-// many more into L2, which waits for more lines at a time: processors' own prefetching ends at each
-// page.
-constexpr int64_t kFewAhead = 1024;
-// Counts of k of a panel that stay in L1 for the next few rows.
-constexpr int64_t kFewBlock = 256;
+// Where few rows are more than one tile, counts of k of a panel that stay in L1 for the next tile,
+// and how many such blocks before they are needed the tiles ask for them, each for its part: lines
+// that the first tile alone asks for do not come while the others work.
+constexpr int64_t kFewBlock = 128;
+constexpr int64_t kFewBlocksAhead = 2;
 // From this many of few rows on, bf16 of A is widened once instead of in each tile, and results are
 // gathered before they are written, of so many panels at a time: rows of C lie a stride apart, and
 // two lines of each after every panel hold up the stream of B.
@@ -318,8 +317,10 @@ void Gemm::RunFewPanel(const Operands& operands, int64_t column, float* c, int64
   const auto at = [](const float* values, int64_t offset) {
     return values == nullptr ? nullptr : values + offset;
   };
-  // A tile of tile_rows asks for nothing, so that there are more of fewer rows. The first one reads
-  // a block of the panel from memory, the others from the cache.
+  // A tile of tile_rows asks for nothing, so that there are more of fewer rows. One tile asks for
+  // the stream of panels near and farther ahead, into L1 and, which waits for more lines at a time,
+  // into L2: processors' own prefetching ends at each page. Of several the first one reads a block
+  // of the panel from L2, the others from L1.
   const int64_t parts = DivideUp(m_, std::min<int64_t>(kMostFewRows, simd_.tile_rows - 1));
   const int64_t rows = DivideUp(m_, parts), block = parts == 1 ? k : kFewBlock;
   Tile tile;
@@ -341,7 +342,12 @@ void Gemm::RunFewPanel(const Operands& operands, int64_t column, float* c, int64
       tile.c = c + row * c_stride;
       tile.epilogue.residual = at(operands.epilogue.residual, from);
       tile.epilogue.mask = at(operands.epilogue.mask, from);
-      tile.ahead_rows = row == 0 ? kFewAhead / width : 0;
+      if (parts == 1) {
+        tile.ahead_rows = simd_.few_ahead / width;
+      } else {
+        tile.ahead_step = 4 * width / parts;
+        tile.ahead = tile.b + (kFewBlocksAhead * tile.k + row / rows * (tile.k / parts)) * width;
+      }
       const int64_t count = std::min(rows, m_ - row);
       (widens_few_ ? simd_.widened_tile : shape_.bf16 ? simd_.pair_tile : simd_.tile)[count](tile);
     }

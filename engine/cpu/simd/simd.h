@@ -91,6 +91,9 @@ struct SimdKernels {
   // How large products are cut best: the longest block of k, and whether rows of A are copied to
   // strips (pack_rows) instead of being read where they lie.
   int k_block;
+  // How many floats before their use panels of few rows are asked for: what was measured best, with
+  // AVX2 on Zen 3 and with AVX-512 on a Xeon (Sapphire Rapids).
+  int few_ahead;
   bool packs_rows;
   // tile[r] works on r rows, 1 <= r <= tile_rows.
   void (*tile[17])(const Tile& tile);
