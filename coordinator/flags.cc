@@ -57,6 +57,8 @@ Takes jobs, finds them nodes, and keeps their workers together.
   --fair-share-half-life T
                        what users have used counts for half after T (default 7d) when it is decided
                        whose job is next; 0: it does not count
+  --log-memory SIZE    what is kept of workers' lines for who follows a job, of all jobs together
+                       (default 256MiB); the log files have all of them
   --tls-of-token       the token is a secret that all sides share, who derive TLS's certificates from
                        it; `launcher --rdzv-endpoint` starts its coordinator like this
   --admit-without-certificate
@@ -136,6 +138,20 @@ absl::Status SetHalfLife(absl::string_view value, Options& limits) {
   return absl::OkStatus();
 }
 
+absl::Status SetLogMemory(absl::string_view value, Options& limits) {
+  constexpr int64_t kLeast = 1 << 20;
+  const auto bytes = job::ParseSize(value);
+  if (!bytes.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--log-memory: ", bytes.status().message()));
+  }
+  if (*bytes < kLeast) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--log-memory is at least ", job::FormatSize(kLeast), ", not '", value, "'"));
+  }
+  limits.log_memory = static_cast<size_t>(*bytes);
+  return absl::OkStatus();
+}
+
 absl::Status SetNumber(absl::string_view name, absl::string_view value, int& number) {
   if (absl::SimpleAtoi(value, &number) && number >= 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a number, not '", value, "'"));
@@ -171,6 +187,8 @@ constexpr Flag kFlags[] = {
     {"quota", Takes::kValue, [](Value v, Flags& f) { return SetQuota(v, f.server.limits); }},
     {"fair-share-half-life", Takes::kValue,
      [](Value v, Flags& f) { return SetHalfLife(v, f.server.limits); }},
+    {"log-memory", Takes::kValue,
+     [](Value v, Flags& f) { return SetLogMemory(v, f.server.limits); }},
     {"tls-of-token", Takes::kNothing, [](Value, Flags& f) { return TurnOn(f.tls_of_token); }},
     {"admit-without-certificate", Takes::kNothing,
      [](Value, Flags& f) { return TurnOn(f.admit_without_certificate); }},

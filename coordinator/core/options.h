@@ -57,6 +57,9 @@ struct Options {
   // Ended jobs that are kept for questions, and for how long each of them is at least.
   size_t keep_ended = 1000;
   absl::Duration keep_ended_for = absl::Minutes(5);
+  // What the log lines take that are kept for followers, of all jobs together, in bytes of memory:
+  // those of the jobs that ended longest ago go first (outbox/event_logs.h).
+  size_t log_memory = size_t{256} << 20;
   // How long a node without work is kept after it was last heard of.
   absl::Duration keep_node = absl::Hours(1);
   NodesBy nodes_by = NodesBy::kJoin;

@@ -2,10 +2,17 @@
 #include "coordinator/outbox/event_log.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
 
 namespace lockstep::coordinator {
 namespace {
+
+// What the allocator adds to each block that it hands out.
+constexpr size_t kBlock = 16;
 
 bool IsFinal(const JobEvent& event) {
   if (!event.has_state()) return false;
@@ -13,22 +20,10 @@ bool IsFinal(const JobEvent& event) {
   return state == SUCCEEDED || state == FAILED || state == CANCELLED;
 }
 
-std::shared_ptr<const JobEvent> FirstAfter(const std::deque<std::shared_ptr<const JobEvent>>& ring,
-                                           int64_t sequence) {
-  const auto found =
-      std::upper_bound(ring.begin(), ring.end(), sequence,
-                       [](int64_t value, const auto& event) { return value < event->sequence(); });
-  return found == ring.end() ? nullptr : *found;
-}
-
-// What stands in the place of lines that are kept no more; `newest` has the last of them.
-std::shared_ptr<const JobEvent> NoteOfGone(const JobEvent& newest) {
-  auto note = std::make_shared<JobEvent>();
-  note->set_sequence(newest.sequence());
-  *note->mutable_time() = newest.time();
-  note->set_notice(
-      "lines that workers printed before are not kept any more; the log files have all of them");
-  return note;
+// Short lines take many times their length: each is a string of its own.
+size_t MemoryOf(const JobEvent& event) {
+  const size_t blocks = 4 + static_cast<size_t>(event.log().lines_size());
+  return event.SpaceUsedLong() + blocks * kBlock;
 }
 
 }  // namespace
@@ -41,14 +36,13 @@ void EventLog::Append(JobEvent event) {
   if (kept->has_progress()) {
     progress_ = std::move(kept);
   } else if (kept->has_log()) {
-    log_lines_ += kept->log().lines_size();
-    log_bytes_ += kept->ByteSizeLong();
-    logs_.push_back(std::move(kept));
+    const size_t bytes = MemoryOf(*kept);
+    const int64_t lines = kept->log().lines_size();
+    logs_.push_back({std::move(kept), gone_lines_ + log_lines_, bytes});
+    log_lines_ += lines;
+    log_bytes_ += bytes;
     while ((log_lines_ > kMaxLogLines || log_bytes_ > kMaxLogBytes) && logs_.size() > 1) {
-      log_lines_ -= logs_.front()->log().lines_size();
-      log_bytes_ -= logs_.front()->ByteSizeLong();
-      gone_ = NoteOfGone(*logs_.front());
-      logs_.pop_front();
+      DropOldestLines();
     }
   } else {
     events_.push_back(std::move(kept));
@@ -56,17 +50,85 @@ void EventLog::Append(JobEvent event) {
   }
 }
 
-std::shared_ptr<const JobEvent> EventLog::After(int64_t sequence, bool logs) const {
-  std::shared_ptr<const JobEvent> first = FirstAfter(events_, sequence);
-  auto consider = [&first, sequence](const std::shared_ptr<const JobEvent>& event) {
-    if (event == nullptr || event->sequence() <= sequence) return;
-    if (first == nullptr || event->sequence() < first->sequence()) first = event;
+void EventLog::DropOldestLines() {
+  LS_CHECK(!logs_.empty());
+  const Piece& oldest = logs_.front();
+  log_lines_ -= oldest.event->log().lines_size();
+  log_bytes_ -= oldest.bytes;
+  gone_lines_ += oldest.event->log().lines_size();
+  gone_sequence_ = oldest.event->sequence();
+  gone_time_ = oldest.event->time();
+  logs_.pop_front();
+}
+
+EventLog::NextLines EventLog::LinesAfter(const FollowerPlace& place) const {
+  auto found = std::upper_bound(
+      logs_.begin(), logs_.end(), place.sequence,
+      [](int64_t value, const Piece& piece) { return value < piece.event->sequence(); });
+  const std::optional<int64_t> had = place.lines;
+  NextLines next;
+  const auto find_missing = [&] {
+    const int64_t before = found == logs_.end() ? gone_lines_ + log_lines_ : found->lines_before;
+    next.missing = had.has_value() ? std::make_optional(before - *had) : std::nullopt;
+    if (!had.has_value() && place.sequence >= gone_sequence_) next.missing = 0;
   };
-  consider(progress_);
-  if (logs) {
-    consider(gone_);
-    consider(FirstAfter(logs_, sequence));
+  find_missing();
+  // Who fell behind would at once be behind again with the oldest that is kept.
+  if (had.value_or(0) > 0 && *next.missing > 0 && !place.told) {
+    found = std::max(found, logs_.begin() + static_cast<std::ptrdiff_t>(logs_.size() / 2));
+    find_missing();
   }
+  next.piece = found == logs_.end() ? nullptr : &*found;
+  const int64_t last_missing =
+      found == logs_.begin() ? gone_sequence_ : std::prev(found)->event->sequence();
+  next.sequence = std::max(place.sequence, last_missing);
+  return next;
+}
+
+// What stands in the place of missing lines.
+std::shared_ptr<const JobEvent> EventLog::Notice(const NextLines& next) const {
+  const bool one = next.missing == 1;
+  const std::string lines =
+      next.missing.has_value() ? absl::StrCat(*next.missing, one ? " line" : " lines") : "lines";
+  auto notice = std::make_shared<JobEvent>();
+  notice->set_sequence(next.sequence);
+  *notice->mutable_time() = next.piece == nullptr ? gone_time_ : next.piece->event->time();
+  notice->set_notice(absl::StrCat(lines, " that workers printed ", one ? "is" : "are",
+                                  " left out here, as only the newest are kept; the log files ",
+                                  "have all of them"));
+  return notice;
+}
+
+std::shared_ptr<const JobEvent> EventLog::After(FollowerPlace& place, bool logs) const {
+  if (!place.lines.has_value() && place.sequence <= before_) place.lines = 0;
+  const auto other =
+      std::upper_bound(events_.begin(), events_.end(), place.sequence,
+                       [](int64_t value, const auto& event) { return value < event->sequence(); });
+  std::shared_ptr<const JobEvent> first = other == events_.end() ? nullptr : *other;
+  const auto is_first = [&first](int64_t sequence) {
+    return first == nullptr || sequence < first->sequence();
+  };
+  if (progress_ != nullptr && progress_->sequence() > place.sequence &&
+      is_first(progress_->sequence())) {
+    first = progress_;
+  }
+  const NextLines lines = logs ? LinesAfter(place) : NextLines();
+  const bool missing = lines.missing != 0;
+  if (missing && (!place.told || lines.piece == nullptr) && is_first(lines.sequence)) {
+    first = Notice(lines);
+    const int64_t kept = gone_lines_ + log_lines_;
+    place.lines = lines.piece == nullptr ? kept : lines.piece->lines_before;
+    place.told = true;
+  } else if (lines.piece != nullptr && is_first(lines.piece->event->sequence())) {
+    first = lines.piece->event;
+    // What is missing again since the notice is left to the next one.
+    const int64_t before = missing ? place.lines.value_or(0) : lines.piece->lines_before;
+    place.lines = before + first->log().lines_size();
+    place.told = false;
+  } else if (first != nullptr) {
+    place.told = false;
+  }
+  if (first != nullptr) place.sequence = first->sequence();
   return first;
 }
 

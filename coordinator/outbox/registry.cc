@@ -47,7 +47,7 @@ Registry::Writers Registry::Deliver(Outgoing& outgoing) {
   }
   outgoing.events.clear();
   for (const std::string& id : outgoing.forgotten_jobs) {
-    logs_.erase(id);
+    logs_.Forget(id);
     AddFollowersTo(id, writers);  // who follows it still is told that it is not there
   }
   outgoing.forgotten_jobs.clear();
@@ -57,7 +57,7 @@ Registry::Writers Registry::Deliver(Outgoing& outgoing) {
 }
 
 void Registry::Append(const std::string& job_id, JobEvent event) {
-  logs_.try_emplace(job_id, first_sequence_).first->second.Append(std::move(event));
+  logs_.Append(job_id, std::move(event));
 }
 
 void Registry::AddFollowersTo(const std::string& job_id, Writers& writers) const {
@@ -66,13 +66,13 @@ void Registry::AddFollowersTo(const std::string& job_id, Writers& writers) const
   writers.insert(writers.end(), found->second.begin(), found->second.end());
 }
 
-absl::StatusOr<Registry::Next> Registry::NextEvent(const std::string& job_id, int64_t sequence,
+absl::StatusOr<Registry::Next> Registry::NextEvent(const std::string& job_id, FollowerPlace& place,
                                                    bool logs) const {
-  const auto found = logs_.find(job_id);
-  if (found == logs_.end()) return absl::NotFoundError(absl::StrCat("there is no job ", job_id));
+  const EventLog* const log = logs_.Find(job_id);
+  if (log == nullptr) return absl::NotFoundError(absl::StrCat("there is no job ", job_id));
   Next next;
-  next.event = found->second.After(sequence, logs);
-  next.ended = next.event == nullptr && found->second.ended();
+  next.event = log->After(place, logs);
+  next.ended = next.event == nullptr && log->ended();
   return next;
 }
 

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/outbox/event_log.h"
+#include "coordinator/outbox/event_logs.h"
 #include "coordinator/outbox/outbox.h"
 
 namespace lockstep::coordinator {
@@ -41,8 +42,9 @@ class Registry {
  public:
   using Writers = std::vector<std::shared_ptr<StreamWriter>>;
 
-  // Events are numbered after `first_sequence`.
-  explicit Registry(int64_t first_sequence) : first_sequence_(first_sequence) {}
+  // Events are numbered after `first_sequence`; of log lines so many bytes are kept of all jobs
+  // together (event_logs.h).
+  Registry(int64_t first_sequence, size_t most_log_bytes) : logs_(first_sequence, most_log_bytes) {}
 
   // A connection's number, of which no two are alike.
   SessionId AddAgent(std::shared_ptr<Outlet<ToAgent>> outlet);
@@ -61,24 +63,24 @@ class Registry {
   // An event that nobody is told at once.
   void Append(const std::string& job_id, JobEvent event);
 
-  // The next event of the job after `sequence`; a follower of it is called when there is more.
+  // The next event of the job after `place`, which moves on to it; a follower of it is called when
+  // there is more.
   struct Next {
     std::shared_ptr<const JobEvent> event;  // null: none now
     bool ended = false;                     // and none will come
   };
   // Errors: NotFound.
-  absl::StatusOr<Next> NextEvent(const std::string& job_id, int64_t sequence, bool logs) const;
+  absl::StatusOr<Next> NextEvent(const std::string& job_id, FollowerPlace& place, bool logs) const;
   void AddFollower(const std::string& job_id, std::shared_ptr<StreamWriter> follower);
   void RemoveFollower(const std::string& job_id, const std::shared_ptr<StreamWriter>& follower);
 
  private:
   void AddFollowersTo(const std::string& job_id, Writers& writers) const;
 
-  const int64_t first_sequence_;
   SessionId last_session_ = 0;
   std::map<SessionId, std::shared_ptr<Outlet<ToAgent>>> agents_;
   std::map<SessionId, std::shared_ptr<Outlet<ToWorker>>> workers_;
-  std::map<std::string, EventLog> logs_;  // by job
+  EventLogs logs_;
   std::map<std::string, std::set<std::shared_ptr<StreamWriter>>> followers_;
 };
 

@@ -35,7 +35,7 @@ void Follower::WriteNext() {
   {
     absl::MutexLock lock(&mu_);
     if (writing_ || finished_) return;
-    absl::StatusOr<Hub::Next> next = hub_->NextEvent(job_id_, sequence_, request_.logs());
+    absl::StatusOr<Hub::Next> next = hub_->NextEvent(job_id_, place_, request_.logs());
     if (cancelled_ || !next.ok() ||
         (next->event == nullptr && (next->ended || !request_.follow()))) {
       finished_ = finish = true;
@@ -44,7 +44,6 @@ void Follower::WriteNext() {
       return;
     } else {
       event_ = next->event;
-      sequence_ = event_->sequence();
       writing_ = true;
     }
   }

@@ -26,7 +26,7 @@ class Follower : public grpc::ServerWriteReactor<JobEvent>, public StreamWriter 
       : hub_(hub),
         job_id_(std::move(job_id)),
         request_(request),
-        sequence_(request.after_sequence()) {}
+        place_(request.after_sequence()) {}
 
   void WriteNext() override;
   void OnWriteDone(bool ok) override;
@@ -40,7 +40,7 @@ class Follower : public grpc::ServerWriteReactor<JobEvent>, public StreamWriter 
   std::shared_ptr<Follower> self_;
 
   absl::Mutex mu_;
-  int64_t sequence_ ABSL_GUARDED_BY(mu_);
+  FollowerPlace place_ ABSL_GUARDED_BY(mu_);
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;

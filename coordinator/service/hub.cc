@@ -65,7 +65,7 @@ Hub::Hub(Clock* clock, Store* store, Beginning beginning,
       on_broken_(std::move(on_broken)),
       on_later_(std::move(on_later)),
       speaker_(beginning.speaker),
-      registry_((beginning.speaker.epoch - 1) << kLifeShift),
+      registry_((beginning.speaker.epoch - 1) << kLifeShift, beginning.state.options.log_memory),
       outbox_(std::move(beginning.speaker), std::move(beginning.state)) {
   {
     absl::MutexLock lock(&mu_);
@@ -383,9 +383,10 @@ ListTokensResponse Hub::Tokens(const Requester& who) {
   return ListTokens(outbox_.state(), who);
 }
 
-absl::StatusOr<Hub::Next> Hub::NextEvent(const std::string& job_id, int64_t sequence, bool logs) {
+absl::StatusOr<Hub::Next> Hub::NextEvent(const std::string& job_id, FollowerPlace& place,
+                                         bool logs) {
   absl::MutexLock lock(&mu_);
-  return registry_.NextEvent(job_id, sequence, logs);
+  return registry_.NextEvent(job_id, place, logs);
 }
 
 void Hub::AddFollower(const std::string& job_id, std::shared_ptr<StreamWriter> follower) {

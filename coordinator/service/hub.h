@@ -113,11 +113,11 @@ class Hub {
   // The tokens that `who` may see.
   ListTokensResponse Tokens(const Requester& who);
 
-  // The next event of the job after `sequence` for a follower; `follower` is called when there is
-  // more.
+  // The next event of the job after `place` for a follower, whose place moves on to it; `follower`
+  // is called when there is more.
   using Next = Registry::Next;
   // Errors: NotFound.
-  absl::StatusOr<Next> NextEvent(const std::string& job_id, int64_t sequence, bool logs);
+  absl::StatusOr<Next> NextEvent(const std::string& job_id, FollowerPlace& place, bool logs);
   void AddFollower(const std::string& job_id, std::shared_ptr<StreamWriter> follower);
   void RemoveFollower(const std::string& job_id, const std::shared_ptr<StreamWriter>& follower);
 

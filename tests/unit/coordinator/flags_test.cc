@@ -18,10 +18,10 @@ absl::StatusOr<Flags> Parse(std::vector<std::string> arguments) {
 }
 
 TEST(FlagsTest, ValuesComeWithAnEqualsSignOrAfterTheName) {
-  const auto flags =
-      Parse({"--listen", "unix:/a", "--token_file=t", "--plaintext", "--local-users",
-             "--tls-of-token", "--admit-without-certificate", "--ready-fd=3", "--state-dir", "s",
-             "--fair-share-half-life=2h", "--quota", "ann:slots=4", "--nodes-by", "command"});
+  const auto flags = Parse({"--listen", "unix:/a", "--token_file=t", "--plaintext", "--local-users",
+                            "--tls-of-token", "--admit-without-certificate", "--ready-fd=3",
+                            "--state-dir", "s", "--fair-share-half-life=2h", "--quota",
+                            "ann:slots=4", "--nodes-by", "command", "--log-memory=64MiB"});
   ASSERT_TRUE(flags.ok()) << flags.status();
   EXPECT_EQ(flags->server.listen, "unix:/a");
   EXPECT_EQ(flags->token_file, "t");
@@ -34,6 +34,7 @@ TEST(FlagsTest, ValuesComeWithAnEqualsSignOrAfterTheName) {
   EXPECT_EQ(flags->server.limits.fair_share_half_life, absl::Hours(2));
   EXPECT_EQ(flags->server.limits.quotas.at("ann").slots, 4);
   EXPECT_EQ(flags->server.limits.nodes_by, NodesBy::kSameCommand);
+  EXPECT_EQ(flags->server.limits.log_memory, size_t{64} << 20);
   EXPECT_FALSE(flags->parent_death);
 }
 
@@ -63,6 +64,8 @@ TEST(FlagsTest, AWrongFlagIsNamed) {
       {{"--log-level=loud"}, "--log-level is debug, info, warning or error, not 'loud'"},
       {{"--nodes-by=bus"}, "--nodes-by is join, command or nobody, not 'bus'"},
       {{"--quota=ann"}, "--quota is such as"},
+      {{"--log-memory=much"}, "--log-memory: "},
+      {{"--log-memory=0"}, "--log-memory is at least 1MiB, not '0'"},
       {{"--fair-share-half-life=x"}, "--fair-share-half-life: "},
   };
   for (const auto& c : cases) {

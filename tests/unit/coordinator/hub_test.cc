@@ -136,6 +136,11 @@ int Listed(Hub& hub) {
   return hub.List(all)->jobs_size();
 }
 
+absl::StatusOr<Hub::Next> NextEvent(Hub& hub, const std::string& job, int64_t after) {
+  FollowerPlace place(after);
+  return hub.NextEvent(job, place, /*logs=*/true);
+}
+
 AgentMessage Hello() {
   AgentMessage message;
   message.mutable_hello()->set_node_id("n");
@@ -254,13 +259,13 @@ TEST(HubTest, EventsOfALaterCoordinatorHaveHigherNumbers) {
   {
     Hub hub(&clock, &store, {});
     id = Submit(hub)->job_id();
-    while (const auto event = hub.NextEvent(id, last, true)->event) last = event->sequence();
+    while (const auto event = NextEvent(hub, id, last)->event) last = event->sequence();
     EXPECT_GT(last, 0);
   }
   const std::vector<StoredRow> stored = *store.GetAll();
   for (const StoredRow& row : stored) rows.push_back({row.key, row.value});
   Hub hub(&clock, &store, {{"c", 2}, *Restore(rows, Options(), clock.Now()), {}});
-  const auto next = hub.NextEvent(id, last, true);
+  const auto next = NextEvent(hub, id, last);
   ASSERT_TRUE(next.ok());
   ASSERT_NE(next->event, nullptr);
   EXPECT_GT(next->event->sequence(), last);
@@ -278,7 +283,7 @@ TEST(HubTest, FollowersOfAnEarlierCoordinatorsJobLearnWhereItStands) {
   const std::vector<StoredRow> stored = *store.GetAll();
   for (const StoredRow& row : stored) rows.push_back({row.key, row.value});
   Hub hub(&clock, &store, {{"c", 1}, *Restore(rows, Options(), clock.Now()), {}});
-  const auto next = hub.NextEvent(id, 0, false);
+  const auto next = NextEvent(hub, id, 0);
   ASSERT_TRUE(next.ok());
   ASSERT_NE(next->event, nullptr);
   EXPECT_EQ(next->event->state().state(), PENDING);
@@ -332,15 +337,15 @@ TEST(HubTest, AForgottenJobIsNotThereForFollowersEither) {
   Hub hub(&clock, &store, {{"c", 1}, std::move(state), {}});
   const std::string first = Submit(hub)->job_id();
   ASSERT_TRUE(hub.Handle(CancelRequested{first, true}).status.ok());
-  EXPECT_TRUE(hub.NextEvent(first, 0, true).ok());
+  EXPECT_TRUE(NextEvent(hub, first, 0).ok());
   clock.Advance(absl::Minutes(6));
   const std::string second = Submit(hub)->job_id();
   ASSERT_TRUE(hub.Handle(CancelRequested{second, true}).status.ok());
   clock.Advance(absl::Seconds(2));
   hub.Handle(Tick{});
-  EXPECT_TRUE(absl::IsNotFound(hub.NextEvent(first, 0, true).status()));
+  EXPECT_TRUE(absl::IsNotFound(NextEvent(hub, first, 0).status()));
   EXPECT_TRUE(absl::IsNotFound(hub.Describe(first).status()));
-  EXPECT_TRUE(hub.NextEvent(second, 0, true).ok());
+  EXPECT_TRUE(NextEvent(hub, second, 0).ok());
   const std::vector<StoredRow> rows = *store.GetAll();
   for (const StoredRow& row : rows) EXPECT_THAT(row.key, testing::Not(HasSubstr(first)));
 }

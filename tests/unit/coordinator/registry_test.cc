@@ -16,6 +16,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
+constexpr size_t kMostLogBytes = size_t{64} << 20;
+
 class Agent : public Outlet<ToAgent> {
  public:
   void Enqueue(ToAgent message) override {
@@ -62,7 +64,7 @@ Append End(const std::string& job) {
 }
 
 TEST(RegistryTest, CommandsGoToTheirConnectionsInOrder) {
-  Registry registry(0);
+  Registry registry(0, kMostLogBytes);
   auto first = std::make_shared<Agent>(), second = std::make_shared<Agent>();
   const SessionId a = registry.AddAgent(first), b = registry.AddAgent(second);
   EXPECT_NE(a, b);
@@ -78,7 +80,7 @@ TEST(RegistryTest, CommandsGoToTheirConnectionsInOrder) {
 
 // It is large, and all members are told the same.
 TEST(RegistryTest, AGenerationIsNotCopiedForEachWorker) {
-  Registry registry(0);
+  Registry registry(0, kMostLogBytes);
   auto first = std::make_shared<Worker>(), second = std::make_shared<Worker>();
   const auto generation = std::make_shared<Generation>();
   generation->set_generation(7);
@@ -95,7 +97,7 @@ TEST(RegistryTest, AGenerationIsNotCopiedForEachWorker) {
 }
 
 TEST(RegistryTest, WhoIsGoneHearsNothing) {
-  Registry registry(0);
+  Registry registry(0, kMostLogBytes);
   auto agent = std::make_shared<Agent>();
   const SessionId session = registry.AddAgent(agent);
   EXPECT_FALSE(registry.RemoveWorker(session)) << "it is an agent";
@@ -109,40 +111,40 @@ TEST(RegistryTest, WhoIsGoneHearsNothing) {
 }
 
 TEST(RegistryTest, FollowersOfAJobAreStreamWriterOnceAndReadWhatThereIs) {
-  Registry registry(100);
+  Registry registry(100, kMostLogBytes);
   auto follower = std::make_shared<Follower>(), other = std::make_shared<Follower>();
   registry.AddFollower("j", follower);
   registry.AddFollower("k", other);
-  EXPECT_EQ(registry.NextEvent("j", 0, true).status().code(), absl::StatusCode::kNotFound);
+  FollowerPlace place(0);
+  EXPECT_EQ(registry.NextEvent("j", place, true).status().code(), absl::StatusCode::kNotFound);
   registry.Append("j", Notice("j", "before").event);
   Outgoing outgoing;
   outgoing.events = {Notice("j", "a"), Notice("j", "b")};
   EXPECT_THAT(registry.Deliver(outgoing), ElementsAre(follower));
   std::vector<std::string> read;
-  int64_t sequence = 0;
-  for (auto next = registry.NextEvent("j", sequence, true); next.ok() && next->event != nullptr;
-       next = registry.NextEvent("j", sequence, true)) {
+  for (auto next = registry.NextEvent("j", place, true); next.ok() && next->event != nullptr;
+       next = registry.NextEvent("j", place, true)) {
     EXPECT_FALSE(next->ended);
     read.push_back(next->event->notice());
-    sequence = next->event->sequence();
   }
   EXPECT_THAT(read, ElementsAre("before", "a", "b"));
-  EXPECT_EQ(sequence, 103);
+  EXPECT_EQ(place.sequence, 103);
   outgoing.events = {End("j")};
   registry.Deliver(outgoing);
-  EXPECT_NE(registry.NextEvent("j", sequence, true)->event, nullptr);
-  EXPECT_TRUE(registry.NextEvent("j", sequence + 1, true)->ended);
+  EXPECT_NE(registry.NextEvent("j", place, true)->event, nullptr);
+  EXPECT_TRUE(registry.NextEvent("j", place, true)->ended);
 }
 
 TEST(RegistryTest, FollowersOfAForgottenJobAreToldThatItIsNotThere) {
-  Registry registry(0);
+  Registry registry(0, kMostLogBytes);
   auto follower = std::make_shared<Follower>();
   registry.AddFollower("j", follower);
   registry.Append("j", End("j").event);
   Outgoing outgoing;
   outgoing.forgotten_jobs = {"j"};
   EXPECT_THAT(registry.Deliver(outgoing), ElementsAre(follower));
-  EXPECT_EQ(registry.NextEvent("j", 0, true).status().code(), absl::StatusCode::kNotFound);
+  FollowerPlace place(0);
+  EXPECT_EQ(registry.NextEvent("j", place, true).status().code(), absl::StatusCode::kNotFound);
   registry.RemoveFollower("j", follower);
   outgoing.forgotten_jobs = {"j"};
   EXPECT_THAT(registry.Deliver(outgoing), IsEmpty());
