@@ -20,7 +20,9 @@ class PackageService : public Packages::Service {
     // `share` and `clock` as in Places.
     Busy(absl::Duration with_each_piece, absl::Duration share, Clock* clock)
         : patience(with_each_piece), places(kMostAtOnce, share, clock) {}
-    static constexpr size_t kMostAtOnce = 2;
+    // One more than a node takes (Workdirs::kMostTransfers), so that a slow one leaves others a
+    // place.
+    static constexpr size_t kMostAtOnce = 3;
     const absl::Duration patience;
     Places places;
   };

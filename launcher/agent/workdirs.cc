@@ -43,8 +43,9 @@ bool IsFolder(const std::string& path) {
 Workdirs::Workdirs(Settings settings)
     : settings_(std::move(settings)),
       kept_({.folder = settings_.folder,
-             .most_bytes = settings_.folder.empty() ? coordinator::kMostPackedBytes : kMostKept}),
-      thread_("agent-workdirs", [this] { Loop(); }) {}
+             .most_bytes = settings_.folder.empty() ? coordinator::kMostPackedBytes : kMostKept}) {
+  for (int i = 0; i < kMostAtOnce; ++i) threads_.emplace_back("agent-workdirs", [this] { Loop(); });
+}
 
 Workdirs::~Workdirs() {
   {
@@ -53,7 +54,7 @@ Workdirs::~Workdirs() {
   }
   changed_.NotifyAll();
   settings_.client->Stop();
-  thread_.Join();
+  for (Thread& thread : threads_) thread.Join();
 }
 
 void Workdirs::Prepare(const WorkerAssignment& assignment,
@@ -65,29 +66,69 @@ void Workdirs::Prepare(const WorkerAssignment& assignment,
   changed_.NotifyAll();
 }
 
-bool Workdirs::stopped() {
-  absl::MutexLock lock(&mu_);
-  return stop_;
+// The oldest whose job has none under way, and whose package nobody is about to have.
+std::optional<Workdirs::Wish> Workdirs::NextWish() {
+  for (auto wish = wishes_.begin(); wish != wishes_.end(); ++wish) {
+    const std::string id = coordinator::PackageOf(wish->assignment.spec().workdir());
+    if (busy_jobs_.contains(wish->assignment.job_id()) || taking_.contains(id)) continue;
+    Wish next = std::move(*wish);
+    wishes_.erase(wish);
+    busy_jobs_.insert(next.assignment.job_id());
+    taking_[id] = next.assignment.job_id();
+    return next;
+  }
+  return std::nullopt;
 }
 
 void Workdirs::Loop() {
   while (true) {
-    Wish wish;
+    std::optional<Wish> wish;
     {
       absl::MutexLock lock(&mu_);
-      changed_.AwaitFor(
-          &mu_, absl::InfiniteDuration(),
-          [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || !wishes_.empty(); });
-      if (stop_) return;
-      wish = std::move(wishes_.front());
-      wishes_.pop_front();
+      changed_.AwaitFor(&mu_, absl::InfiniteDuration(), [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        if (!stop_) wish = NextWish();
+        return stop_ || wish.has_value();
+      });
+      if (!wish.has_value()) return;
     }
-    wish.done(Make(wish.assignment));
+    wish->done(Make(wish->assignment));
+    {
+      absl::MutexLock lock(&mu_);
+      busy_jobs_.erase(wish->assignment.job_id());
+      DoneTaking(wish->assignment);
+    }
+    changed_.NotifyAll();
   }
 }
 
+void Workdirs::DoneTaking(const WorkerAssignment& assignment) {
+  const auto found = taking_.find(coordinator::PackageOf(assignment.spec().workdir()));
+  if (found != taking_.end() && found->second == assignment.job_id()) taking_.erase(found);
+}
+
 absl::StatusOr<std::string> Workdirs::Take(const std::string& id) {
-  if (absl::StatusOr<std::string> kept = kept_.Get(id); kept.ok()) return kept;
+  absl::StatusOr<std::string> bytes = kept_.Get(id);
+  if (bytes.ok()) return bytes;
+  {
+    absl::MutexLock lock(&mu_);
+    changed_.AwaitFor(&mu_, absl::InfiniteDuration(), [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return stop_ || transfers_ < kMostTransfers;
+    });
+    if (stop_) return absl::CancelledError("stopped");
+    ++transfers_;
+  }
+  bytes = Transfer(id);
+  // What cannot be kept is taken again for the next job.
+  if (bytes.ok()) kept_.Put(id, *bytes).IgnoreError();
+  {
+    absl::MutexLock lock(&mu_);
+    --transfers_;
+  }
+  changed_.NotifyAll();
+  return bytes;
+}
+
+absl::StatusOr<std::string> Workdirs::Transfer(const std::string& id) {
   absl::Time deadline = Clock::Real()->Now() + kPatience;
   absl::StatusOr<std::string> bytes;
   do {
@@ -100,8 +141,6 @@ absl::StatusOr<std::string> Workdirs::Take(const std::string& id) {
                       [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_; });
     if (stop_) return absl::CancelledError("stopped");
   } while (Clock::Real()->Now() < deadline);
-  // What cannot be kept is taken again for the next job.
-  if (bytes.ok()) kept_.Put(id, *bytes).IgnoreError();
   return bytes;
 }
 
@@ -110,6 +149,11 @@ absl::Status Workdirs::Make(const WorkerAssignment& assignment) {
   if (IsFolder(folder)) return absl::OkStatus();
   const std::string id = coordinator::PackageOf(assignment.spec().workdir());
   absl::StatusOr<std::string> bytes = Take(id);
+  {
+    absl::MutexLock lock(&mu_);
+    DoneTaking(assignment);
+  }
+  changed_.NotifyAll();
   if (!bytes.ok()) {
     const absl::StatusCode code =
         Passes(bytes.status()) ? absl::StatusCode::kUnavailable : bytes.status().code();

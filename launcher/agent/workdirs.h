@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The workdirs of jobs that came as packages: a thread takes them from the coordinator and unpacks
-// one for each run, in its folder. Thread-safety: thread-safe.
+// The workdirs of jobs that came as packages: a few threads take them from the coordinator and
+// unpack one for each run, in its folder. Those of different jobs are made side by side, so that a
+// large one, or one on slow storage, holds up no other job. Thread-safety: thread-safe.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_WORKDIRS_H_
 #define LOCKSTEP_LAUNCHER_AGENT_WORKDIRS_H_
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -23,6 +28,11 @@ namespace lockstep::launcher {
 
 class Workdirs {
  public:
+  // So many are made side by side.
+  static constexpr int kMostAtOnce = 4;
+  // So many of them are on their way from the coordinator, which has few places for all nodes.
+  static constexpr int kMostTransfers = 2;
+
   struct Settings {
     std::unique_ptr<coordinator::PackagesClient> client;
     // Where packages are kept between jobs; empty: in memory.
@@ -39,8 +49,9 @@ class Workdirs {
   ~Workdirs();
 
   // Makes the folder in which the assignment's worker starts, if it is not there, and calls `done`
-  // on the thread of this class. Does not block. `done`'s errors: Unavailable (the coordinator does
-  // not give the package), DataLoss, those of writing.
+  // on a thread of this class: of one job in the order of the calls, of several jobs at the same
+  // time. Does not block. `done`'s errors: Unavailable (the coordinator does not give the package),
+  // DataLoss, those of writing.
   void Prepare(const WorkerAssignment& assignment, std::function<void(const absl::Status&)> done);
 
  private:
@@ -49,17 +60,23 @@ class Workdirs {
     std::function<void(const absl::Status&)> done;
   };
   void Loop();
+  std::optional<Wish> NextWish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Make(const WorkerAssignment& assignment);
   absl::StatusOr<std::string> Take(const std::string& id);
-  bool stopped() ABSL_LOCKS_EXCLUDED(mu_);
+  void DoneTaking(const WorkerAssignment& assignment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::string> Transfer(const std::string& id);
 
   const Settings settings_;
   coordinator::PackageStore kept_;
   absl::Mutex mu_;
   CondVar changed_;
   std::deque<Wish> wishes_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> busy_jobs_ ABSL_GUARDED_BY(mu_);
+  // The packages that are being had, and the job for which; another that wants one finds it kept.
+  std::map<std::string, std::string> taking_ ABSL_GUARDED_BY(mu_);
+  int transfers_ ABSL_GUARDED_BY(mu_) = 0;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  Thread thread_;  // last: uses the rest
+  std::vector<Thread> threads_;  // last: they use the rest
 };
 
 }  // namespace lockstep::launcher

@@ -4,14 +4,18 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "coordinator/client/package_store.h"
 #include "gmock/gmock.h"
@@ -22,6 +26,7 @@ namespace lockstep::launcher {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Answers with these, the last one for ever.
@@ -43,6 +48,66 @@ class ScriptedPackages : public coordinator::PackagesClient {
   std::vector<absl::StatusOr<std::string>> answers_;
 };
 
+// Has packages, of which one does not come before it is let go.
+class HeldPackages : public coordinator::PackagesClient {
+ public:
+  HeldPackages(std::map<std::string, std::string> packages, std::string held)
+      : packages_(std::move(packages)), held_(std::move(held)) {}
+  absl::StatusOr<bool> Put(const std::string&, const std::string&, absl::Duration) override {
+    return false;
+  }
+  absl::StatusOr<std::string> Get(const std::string& id, absl::Duration) override {
+    absl::MutexLock lock(&mu_);
+    ++asked_[id];
+    most_ = std::max(most_, ++now_);
+    const auto comes = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return go_ || id != held_; };
+    mu_.Await(absl::Condition(&comes));
+    --now_;
+    return packages_.at(id);
+  }
+  void Stop() override { LetGo(); }
+  void LetGo() {
+    absl::MutexLock lock(&mu_);
+    go_ = true;
+  }
+  int asked(const std::string& id) {
+    absl::MutexLock lock(&mu_);
+    return asked_[id];
+  }
+  int most_at_once() {
+    absl::MutexLock lock(&mu_);
+    return most_;
+  }
+
+ private:
+  const std::map<std::string, std::string> packages_;
+  const std::string held_;
+  absl::Mutex mu_;
+  bool go_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<std::string, int> asked_ ABSL_GUARDED_BY(mu_);
+  int now_ ABSL_GUARDED_BY(mu_) = 0;
+  int most_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+// What was done, in order.
+class Done {
+ public:
+  void Add(const std::string& what, const absl::Status& status) {
+    EXPECT_TRUE(status.ok()) << what << ": " << status;
+    absl::MutexLock lock(&mu_);
+    names_.push_back(what);
+  }
+  std::vector<std::string> Await(size_t count) {
+    const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return names_.size() >= count; };
+    absl::MutexLock lock(&mu_, absl::Condition(&there));
+    return names_;
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::vector<std::string> names_ ABSL_GUARDED_BY(mu_);
+};
+
 class WorkdirsTest : public ::testing::Test {
  protected:
   WorkdirsTest() {
@@ -62,19 +127,29 @@ class WorkdirsTest : public ::testing::Test {
     settings.own_run_folder = true;
     settings.try_again = absl::ZeroDuration();
     Workdirs workdirs(std::move(settings));
-    WorkerAssignment assignment;
-    assignment.set_job_id("j");
-    assignment.set_incarnation("j.0.1");
-    assignment.set_run_dir(path_ + "/run-j");
-    assignment.mutable_spec()->set_workdir(coordinator::PackageWorkdir(package_.id));
     absl::Status status;
     absl::Notification done;
-    workdirs.Prepare(assignment, [&](const absl::Status& made) {
+    workdirs.Prepare(Assignment("j", 0, package_), [&](const absl::Status& made) {
       status = made;
       done.Notify();
     });
     done.WaitForNotification();
     return status;
+  }
+
+  WorkerAssignment Assignment(const std::string& job, int slot, const Package& package) const {
+    WorkerAssignment assignment;
+    assignment.set_job_id(job);
+    assignment.set_incarnation(absl::StrCat(job, ".", slot, ".1"));
+    assignment.set_run_dir(absl::StrCat(path_, "/run-", job));
+    assignment.mutable_spec()->set_workdir(coordinator::PackageWorkdir(package.id));
+    return assignment;
+  }
+
+  Package AnotherPackage(const std::string& name) const {
+    fs::create_directory(path_ + "/" + name);
+    std::ofstream(path_ + "/" + name + "/train.py") << "print('" << name << "')\n";
+    return *PackFolder(path_ + "/" + name);
   }
 
   std::string path_;
@@ -92,6 +167,81 @@ TEST_F(WorkdirsTest, ACoordinatorThatEndsMeanwhileHasASuccessor) {
 TEST_F(WorkdirsTest, OneThatDoesNotHaveItIsBelieved) {
   const absl::Status made = Prepared({absl::NotFoundError("there is no such package"), ""});
   EXPECT_THAT(std::string(made.message()), HasSubstr("there is no such package"));
+}
+
+TEST_F(WorkdirsTest, ASlowOneHoldsUpNoOtherJob) {
+  const Package large = AnotherPackage("large");
+  auto owned = std::make_unique<HeldPackages>(
+      std::map<std::string, std::string>{{large.id, large.bytes}, {package_.id, package_.bytes}},
+      large.id);
+  HeldPackages* const packages = owned.get();
+  Workdirs::Settings settings;
+  settings.client = std::move(owned);
+  settings.folder = path_ + "/kept";
+  settings.own_run_folder = true;
+  Workdirs workdirs(std::move(settings));
+  Done done;
+  const auto prepare = [&](const std::string& job, int slot, const Package& package) {
+    const WorkerAssignment assignment = Assignment(job, slot, package);
+    workdirs.Prepare(assignment, [&done, what = assignment.incarnation()](
+                                     const absl::Status& made) { done.Add(what, made); });
+  };
+  for (int slot = 0; slot < 2 * Workdirs::kMostAtOnce; ++slot) prepare("slow", slot, large);
+  for (const char* job : {"like-it", "like-it-too"}) prepare(job, 0, large);
+  for (int slot = 0; slot < 3; ++slot) prepare("quick", slot, package_);
+  EXPECT_THAT(done.Await(3), ElementsAre("quick.0.1", "quick.1.1", "quick.2.1"));
+  EXPECT_FALSE(fs::exists(path_ + "/run-slow/workdir"));
+  packages->LetGo();
+  std::vector<std::string> all = done.Await(3 + 2 * Workdirs::kMostAtOnce + 2);
+  all.erase(std::remove_if(all.begin(), all.end(),
+                           [](const std::string& what) { return what.rfind("slow.", 0) != 0; }),
+            all.end());
+  EXPECT_TRUE(std::is_sorted(all.begin(), all.end())) << "a job's own are made in their order";
+  EXPECT_EQ(packages->asked(large.id), 1) << "other jobs wait for the package that is on its way";
+  for (const char* job : {"slow", "like-it", "like-it-too", "quick"}) {
+    EXPECT_TRUE(fs::exists(path_ + "/run-" + job + "/workdir/train.py")) << job;
+  }
+}
+
+TEST_F(WorkdirsTest, OneNodeTakesFewOfTheCoordinatorsPlaces) {
+  std::map<std::string, std::string> bytes;
+  std::vector<Package> all;
+  for (int i = 0; i < 2 * Workdirs::kMostAtOnce; ++i) {
+    all.push_back(AnotherPackage(absl::StrCat("package-", i)));
+    bytes[all.back().id] = all.back().bytes;
+  }
+  auto owned = std::make_unique<HeldPackages>(bytes, all.front().id);
+  HeldPackages* const packages = owned.get();
+  Workdirs::Settings settings;
+  settings.client = std::move(owned);
+  settings.folder = path_ + "/kept";
+  settings.own_run_folder = true;
+  Workdirs workdirs(std::move(settings));
+  Done done;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const std::string job = absl::StrCat("job-", i);
+    workdirs.Prepare(Assignment(job, 0, all[i]),
+                     [&done, job](const absl::Status& made) { done.Add(job, made); });
+  }
+  done.Await(all.size() - 1);
+  packages->LetGo();
+  done.Await(all.size());
+  EXPECT_LE(packages->most_at_once(), Workdirs::kMostTransfers);
+}
+
+TEST_F(WorkdirsTest, WhatIsUnderWayAtTheEndIsBrokenOff) {
+  auto owned = std::make_unique<HeldPackages>(std::map<std::string, std::string>{{package_.id, ""}},
+                                              package_.id);
+  Workdirs::Settings settings;
+  settings.client = std::move(owned);
+  settings.own_run_folder = true;
+  {
+    Workdirs workdirs(std::move(settings));
+    for (const char* job : {"a", "b"}) {
+      workdirs.Prepare(Assignment(job, 0, package_), [](const absl::Status&) {});
+    }
+  }
+  EXPECT_FALSE(fs::exists(path_ + "/run-b"));
 }
 
 }  // namespace
