@@ -51,7 +51,7 @@ class EventLog {
   // The job's final state was appended; nothing follows.
   bool ended() const { return ended_; }
   int64_t last_sequence() const { return last_; }
-  // What the kept log lines take, in bytes of memory.
+  // Returns what the kept log lines take, in bytes of memory.
   size_t log_bytes() const { return log_bytes_; }
   // In how many events they came.
   size_t log_pieces() const { return logs_.size(); }

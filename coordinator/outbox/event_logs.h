@@ -25,13 +25,15 @@ class EventLogs {
   EventLogs(const EventLogs&) = delete;
   EventLogs& operator=(const EventLogs&) = delete;
 
+  // Gives the event the job's next sequence number, and makes room where lines are too many.
   void Append(const std::string& job_id, JobEvent event);
+  // The job's events go, if it has any.
   void Forget(const std::string& job_id);
 
   // Null: nothing was appended, or it is forgotten. The log lives until the next call.
   const EventLog* Find(const std::string& job_id) const;
 
-  // What the kept log lines of all jobs take, in bytes of memory.
+  // Returns what the kept log lines of all jobs take, in bytes of memory.
   size_t log_bytes() const { return log_bytes_; }
 
  private:
