@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -27,6 +28,9 @@ void Stamp(const Speaker& speaker, std::vector<T>& messages) {
     if (message.close && message.command.command_case() == 0) continue;
     message.command.set_cluster_id(speaker.cluster_id);
     message.command.set_epoch(speaker.epoch);
+    if constexpr (std::is_same_v<T, ToAgent>) {
+      message.command.set_epoch_proof(speaker.epoch_proof);
+    }
   }
 }
 

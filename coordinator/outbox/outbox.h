@@ -31,6 +31,8 @@ namespace lockstep::coordinator {
 struct Speaker {
   std::string cluster_id;  // of the journal
   int64_t epoch = 1;       // coordinators that have used the journal, with this one
+  // Shows agents' later coordinators that there was this one (service/epoch_proof.h).
+  std::string epoch_proof = {};
 };
 
 // What is to be done now. Rows are to be written as one batch, and the outbox told how that went;

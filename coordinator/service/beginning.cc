@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/random_hex.h"
 #include "common/status.h"
+#include "coordinator/service/epoch_proof.h"
 #include "proto/journal.pb.h"
 
 namespace lockstep::coordinator {
@@ -75,7 +76,8 @@ absl::StatusOr<Beginning> Begin(Store* store, const Options& limits, absl::Time 
   if (schema != OwnSchema()) puts.push_back({kSchemaKey, OwnSchema()});
   LS_RETURN_IF_ERROR(store->PutBatch(puts).status());
   beginning.state.secret = record.secret();
-  beginning.speaker = {record.cluster_id(), record.lives()};
+  beginning.speaker = {record.cluster_id(), record.lives(),
+                       EpochProof(record.secret(), record.lives())};
   return beginning;
 }
 

@@ -15,6 +15,7 @@
 #include "coordinator/core/context.h"
 #include "coordinator/core/tokens.h"
 #include "coordinator/service/beginning.h"
+#include "coordinator/service/epoch_proof.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -65,6 +66,7 @@ Hub::Hub(Clock* clock, Store* store, Beginning beginning,
       on_broken_(std::move(on_broken)),
       on_later_(std::move(on_later)),
       speaker_(beginning.speaker),
+      secret_(beginning.state.secret),
       registry_((beginning.speaker.epoch - 1) << kLifeShift, beginning.state.options.log_memory),
       outbox_(std::move(beginning.speaker), std::move(beginning.state)) {
   {
@@ -190,15 +192,25 @@ void Hub::HandleLocked(const Event& event, Done done, Calls& calls) {
   CarryOut(outbox_.Handle(event, ticket, clock_->Now()), calls);
 }
 
-// An agent obeys no coordinator that is older than the newest that it has obeyed.
+// An agent obeys no coordinator that is older than the newest that it has obeyed. What it says of
+// that is not taken on trust, as the coordinator begins anew then: whoever holds a token to join
+// could make it do so again and again. An administrator could do worse.
 void Hub::NoteEpoch(const Event& event) {
   const auto* said = std::get_if<AgentSaid>(&event);
   if (said == nullptr || !said->message.has_hello() || !on_later_) return;
   const AgentHello& hello = said->message.hello();
   const bool later = hello.epoch() > speaker_.epoch && hello.epoch() <= kMostEpoch;
-  if (hello.cluster_id() == speaker_.cluster_id && later) {
-    on_later_(hello.epoch());
+  if (hello.cluster_id() != speaker_.cluster_id || !later) return;
+  if (said->owner.empty() || ProvesEpoch(hello.epoch_proof(), secret_, hello.epoch())) {
+    return on_later_(hello.epoch());
   }
+  absl::MutexLock lock(&mu_);
+  if (std::exchange(warned_of_claim_, true)) return;
+  LS_LOG_WARNING << "the agent of node '" << hello.node_id() << "', on '" << hello.host()
+                 << "', says without proof that it has obeyed coordinator number " << hello.epoch()
+                 << " of this cluster, and this one is " << speaker_.epoch
+                 << ": it is not believed, and does not obey. If this journal is an older copy, "
+                    "`coordinator backup` and `restore` go above that";
 }
 
 void Hub::Post(const Event& event, Done done) {

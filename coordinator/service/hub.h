@@ -38,8 +38,9 @@ class Hub {
   // Goes on from `beginning`, which is what `store` holds. Followers know events of a later
   // coordinator by their higher sequence numbers. `on_broken` is called, once and without the lock,
   // when the journal has failed for good, with the reason: nothing is said any more, and the
-  // process is to end. `on_later` is called when an agent has obeyed a later coordinator of the
-  // same cluster, with its epoch. `wall` has the time of day, at which tokens end, as `clock`
+  // process is to end. `on_later` is called when an agent shows that it has obeyed a later
+  // coordinator of the same cluster (epoch_proof.h), or an administrator's agent says so, with its
+  // epoch. `wall` has the time of day, at which tokens end, as `clock`
   // stands still with a machine that is suspended; null: `clock` has. Clocks and `store` outlive
   // the hub.
   Hub(Clock* clock, Store* store, Beginning beginning,
@@ -146,10 +147,12 @@ class Hub {
   const std::function<void(const absl::Status&)> on_broken_;
   const std::function<void(int64_t)> on_later_;
   const Speaker speaker_;
+  const std::string secret_;  // the journal's
   absl::Mutex mu_;
   Registry registry_ ABSL_GUARDED_BY(mu_);
   Outbox outbox_ ABSL_GUARDED_BY(mu_);
   std::vector<Row> to_write_ ABSL_GUARDED_BY(mu_);
+  bool warned_of_claim_ ABSL_GUARDED_BY(mu_) = false;
   int64_t last_ticket_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<int64_t, Done> waiting_ ABSL_GUARDED_BY(mu_);  // by ticket
   absl::Time ticker_wakes_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();

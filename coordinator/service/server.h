@@ -56,8 +56,8 @@ struct ServerOptions {
   Listener* listener = nullptr;
   // Called once when the journal has failed for good: the process is to end. May be empty.
   std::function<void(const absl::Status&)> on_broken;
-  // Called when somebody has obeyed a later coordinator of this cluster than this one, with its
-  // number: the journal is an old copy (`RaiseEpoch` in beginning.h helps). May be empty.
+  // Called when an agent shows that there was a later coordinator of this cluster than this one,
+  // with its number: the journal is an old copy (`RaiseEpoch` in beginning.h helps). May be empty.
   std::function<void(int64_t epoch)> on_later;
 };
 

@@ -74,7 +74,7 @@ void AgentImpl::Adopt(const std::shared_ptr<SupervisorClient>& supervisor,
   agent_event::Adopted event;
   if (!event.assignment.ParseFromString(note.assignment())) return;
   event.cluster = note.cluster_id();
-  event.epoch = note.epoch();
+  event.epoch = {note.epoch(), note.epoch_proof()};
   event.pid = kept.process.pid();
   event.wanted_end = kept.process.signalled();
   if (workers_.contains(event.assignment.incarnation())) {

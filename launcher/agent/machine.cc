@@ -54,7 +54,10 @@ AgentHello AgentMachine::Hello() const {
     started->set_pid(worker.pid);
   }
   hello.set_cluster_id(cluster_);
-  if (const auto it = epochs_.find(cluster_); it != epochs_.end()) hello.set_epoch(it->second);
+  if (const auto it = epochs_.find(cluster_); it != epochs_.end()) {
+    hello.set_epoch(it->second.number);
+    hello.set_epoch_proof(it->second.proof);
+  }
   return hello;
 }
 
@@ -92,16 +95,16 @@ void AgentMachine::Handle(const agent_event::Command& event) {
 }
 
 bool AgentMachine::Accept(const AgentCommand& command) {
-  const auto [newest, first] = epochs_.try_emplace(command.cluster_id(), command.epoch());
-  if (command.epoch() < newest->second) {
+  Epoch& newest = epochs_[command.cluster_id()];
+  if (command.epoch() < newest.number) {
     if (ignored_.insert(absl::StrCat(command.cluster_id(), "/", command.epoch())).second) {
       Warn(absl::StrCat("an older life of the coordinator (epoch ", command.epoch(), ", ",
-                        newest->second,
+                        newest.number,
                         " is known) still gives commands: they are ignored; end that process"));
     }
     return false;
   }
-  newest->second = command.epoch();
+  newest = {command.epoch(), command.epoch_proof()};
   cluster_ = command.cluster_id();
   return true;
 }
@@ -280,8 +283,8 @@ void AgentMachine::Handle(const agent_event::Adopted& event) {
   worker.wanted_end = event.wanted_end;
   worker.adopted = true;
   worker.view.spared_until = absl::InfiniteFuture();
-  int64_t& epoch = epochs_.try_emplace(event.cluster, event.epoch).first->second;
-  epoch = std::max(epoch, event.epoch);
+  Epoch& newest = epochs_[event.cluster];
+  if (event.epoch.number >= newest.number) newest = event.epoch;
   cluster_ = event.cluster;
 }
 

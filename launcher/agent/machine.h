@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "launcher/agent/epoch.h"
 #include "launcher/agent/reconcile.h"
 #include "proto/coordinator.pb.h"
 
@@ -80,7 +81,7 @@ struct StartFailed {
 struct Adopted {
   WorkerAssignment assignment;
   std::string cluster;  // whose coordinator gave it
-  int64_t epoch = 0;
+  Epoch epoch;
   int64_t pid = 0;
   bool wanted_end = false;  // it was to end
 };
@@ -106,7 +107,7 @@ struct Start {
   std::string seen_address;
   // The coordinator that wants it.
   std::string cluster;
-  int64_t epoch = 0;
+  Epoch epoch;
 };
 struct Terminate {  // SIGTERM
   std::string incarnation;
@@ -238,7 +239,7 @@ class AgentMachine {
   DesiredWorkers desired_;
   std::map<std::string, Worker> workers_;  // by incarnation
   std::string cluster_;                    // of the newest command obeyed
-  std::map<std::string, int64_t> epochs_;  // the newest of each cluster
+  std::map<std::string, Epoch> epochs_;    // the newest of each cluster
   std::set<std::string> ignored_;          // coordinators whose commands were ignored, said once
   bool connected_ = false;
   bool announced_ = false;        // Report said so

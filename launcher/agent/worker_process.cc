@@ -83,7 +83,7 @@ WorkerBootstrap WorkerProcess::Bootstrap() const {
   bootstrap.set_life_slot(life_slot_);
   for (const std::string& address : node_->data_addresses) bootstrap.add_data_addresses(address);
   bootstrap.set_cluster_id(origin_.cluster_id);
-  bootstrap.set_epoch(origin_.epoch);
+  bootstrap.set_epoch(origin_.epoch.number);
   return bootstrap;
 }
 
@@ -92,7 +92,8 @@ std::string WorkerProcess::Note() const {
   note.set_assignment(assignment_.SerializeAsString());
   note.set_life_slot(life_slot_);
   note.set_cluster_id(origin_.cluster_id);
-  note.set_epoch(origin_.epoch);
+  note.set_epoch(origin_.epoch.number);
+  note.set_epoch_proof(origin_.epoch.proof);
   return note.SerializeAsString();
 }
 

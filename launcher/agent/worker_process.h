@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "common/fd.h"
 #include "common/life.h"
+#include "launcher/agent/epoch.h"
 #include "launcher/agent/output.h"
 #include "launcher/spawner/process_starter.h"
 #include "launcher/supervisor/supervisor_client.h"
@@ -65,7 +66,7 @@ class WorkerProcess {
   // with the process.
   struct Origin {
     std::string cluster_id;
-    int64_t epoch = 0;
+    Epoch epoch;
   };
 
   // `id` names this life among all that the agent starts.

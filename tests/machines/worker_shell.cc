@@ -14,7 +14,7 @@ WorkerBootstrap Bootstrap(const Host& host, const launcher::agent_action::Start&
   bootstrap.set_node_id(host.name);
   bootstrap.set_host(host.name);
   bootstrap.set_cluster_id(start.cluster);
-  bootstrap.set_epoch(start.epoch);
+  bootstrap.set_epoch(start.epoch.number);
   return bootstrap;
 }
 

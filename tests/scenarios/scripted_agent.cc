@@ -41,7 +41,7 @@ void ScriptedAgent::Adopt(ScriptedAgent& before) {
     launcher::agent_event::Adopted adopted;
     adopted.assignment = worker->assignment();
     adopted.cluster = known.cluster_id();
-    adopted.epoch = known.epoch();
+    adopted.epoch = {known.epoch(), known.epoch_proof()};
     adopted.pid = worker->pid();
     adopted.wanted_end = asked_.count(incarnation) != 0;
     Feed(adopted);

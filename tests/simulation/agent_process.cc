@@ -56,7 +56,7 @@ void AgentProcess::Adopt(const AgentProcess& before) {
     launcher::agent_event::Adopted adopted;
     adopted.assignment = worker->assignment();
     adopted.cluster = known.cluster_id();
-    adopted.epoch = known.epoch();
+    adopted.epoch = {known.epoch(), known.epoch_proof()};
     adopted.pid = world_->NextPid();
     adopted.wanted_end = before.asked_.count(incarnation) != 0;
     machine().Step(adopted, Now());

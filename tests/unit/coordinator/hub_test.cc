@@ -15,6 +15,7 @@
 #include "common/clock.h"
 #include "coordinator/core/context.h"
 #include "coordinator/core/tokens.h"
+#include "coordinator/service/beginning.h"
 #include "coordinator/store/store.h"
 
 namespace lockstep::coordinator {
@@ -327,6 +328,60 @@ TEST(HubTest, ATokenEndsByTheTimeOfDay) {
   wall.Advance(absl::Hours(2));
   EXPECT_FALSE(hub.WhoShows("secret").has_value());
   EXPECT_FALSE(hub.EndOfToken(name).has_value());
+}
+
+// A coordinator begins anew when there was a later one: nobody's mere word makes it do so.
+TEST(HubTest, WhoClaimsALaterCoordinatorShowsIt) {
+  FakeClock clock;
+  std::unique_ptr<Store> journal = MakeMemoryStore();
+  FullStore copy;  // from before the second coordinator
+  ASSERT_TRUE(Begin(journal.get(), Options(), clock.Now()).ok());
+  std::vector<Put> puts;
+  const std::vector<StoredRow> rows = *journal->GetAll();
+  for (const StoredRow& row : rows) puts.push_back({row.key, row.value});
+  ASSERT_TRUE(copy.PutBatch(puts).ok());
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(Begin(journal.get(), Options(), clock.Now()).ok());
+  const Speaker seventh = Begin(journal.get(), Options(), clock.Now())->speaker;
+  ASSERT_EQ(seventh.epoch, 8);
+
+  std::vector<int64_t> later;
+  Hub hub(&clock, &copy, *Begin(&copy, Options(), clock.Now()), nullptr,
+          [&](int64_t epoch) { later.push_back(epoch); });
+  const SessionId session = hub.AddAgent(std::make_shared<Agent>());
+  AgentSaid said{session, Hello(), "", "t1", "ann"};
+  AgentHello& hello = *said.message.mutable_hello();
+  hello.set_cluster_id(seventh.cluster_id);
+  hello.set_epoch(seventh.epoch);
+  hub.Handle(said);
+  hello.set_epoch(seventh.epoch + 1);
+  hello.set_epoch_proof(seventh.epoch_proof);
+  hub.Handle(said);
+  hello.set_epoch(seventh.epoch);
+  hello.set_epoch_proof(std::string(seventh.epoch_proof.size(), 'x'));
+  hub.Handle(said);
+  EXPECT_TRUE(later.empty()) << "that is no proof";
+  hello.set_epoch_proof(seventh.epoch_proof);
+  hub.Handle(said);
+  EXPECT_EQ(later, std::vector<int64_t>({8}));
+  hello.set_epoch(2);
+  hub.Handle(said);
+  EXPECT_EQ(later.size(), 1u) << "this one is the second";
+}
+
+// An agent of an earlier version has no proof.
+TEST(HubTest, AnAdministratorsAgentIsBelieved) {
+  FakeClock clock;
+  FullStore store;
+  std::vector<int64_t> later;
+  Beginning beginning = *Begin(&store, Options(), clock.Now());
+  const std::string cluster = beginning.speaker.cluster_id;
+  Hub hub(&clock, &store, std::move(beginning), nullptr,
+          [&](int64_t epoch) { later.push_back(epoch); });
+  AgentSaid said{hub.AddAgent(std::make_shared<Agent>()), Hello()};
+  said.message.mutable_hello()->set_cluster_id(cluster);
+  said.message.mutable_hello()->set_epoch(9);
+  hub.Handle(said);
+  EXPECT_EQ(later, std::vector<int64_t>({9}));
 }
 
 TEST(HubTest, AForgottenJobIsNotThereForFollowersEither) {

@@ -72,7 +72,7 @@ class Driver {
     event.assignment.set_job_id(worker.substr(0, worker.find('.')));
     event.assignment.mutable_spec()->set_name("mnist");
     event.cluster = cluster;
-    event.epoch = epoch;
+    event.epoch.number = epoch;
     event.pid = 77;
     return Do(event);
   }
@@ -158,12 +158,12 @@ TEST(AgentMachineTest, AStartSaysWhoWantsIt) {
   Driver agent;
   agent.Want("c", 1, {"j.0"});
   EXPECT_EQ(agent.started.cluster, "c");
-  EXPECT_EQ(agent.started.epoch, 1);
+  EXPECT_EQ(agent.started.epoch.number, 1);
   agent.Want("c", 3, {"j.0", "j.1"});
-  EXPECT_EQ(agent.started.epoch, 3);
+  EXPECT_EQ(agent.started.epoch.number, 3);
   agent.Want("d", 2, {"k.0"});
   EXPECT_EQ(agent.started.cluster, "d");
-  EXPECT_EQ(agent.started.epoch, 2);
+  EXPECT_EQ(agent.started.epoch.number, 2);
 }
 
 TEST(AgentMachineTest, EndsWhatItsOwnCoordinatorLeavesOut) {
@@ -464,6 +464,33 @@ TEST(AgentMachineTest, AdoptsWhatTheAgentBeforeHasStarted) {
   EXPECT_THAT(agent.Want("c", 3, {}), ElementsAre("term j.0.1"));
   EXPECT_THAT(agent.Do(agent_event::Died{"j.0.1", 8, absl::ZeroDuration()}),
               ElementsAre("said died j.0.1 wanted"));
+}
+
+// It is what shows a later coordinator with an older copy of the journal that there was this one.
+TEST(AgentMachineTest, SaysHowTheCoordinatorThatItObeysProvedItself) {
+  Driver agent;
+  const auto want = [&](const std::string& cluster, int64_t epoch, const std::string& proof) {
+    agent_event::Command event;
+    event.command.set_cluster_id(cluster);
+    event.command.set_epoch(epoch);
+    event.command.set_epoch_proof(proof);
+    event.command.mutable_desired();
+    agent.Do(event);
+  };
+  want("c", 3, "third");
+  EXPECT_EQ(agent.machine.Hello().epoch_proof(), "third");
+  want("c", 2, "second");
+  EXPECT_EQ(agent.machine.Hello().epoch(), 3);
+  EXPECT_EQ(agent.machine.Hello().epoch_proof(), "third");
+  want("d", 1, "");
+  EXPECT_EQ(agent.machine.Hello().epoch_proof(), "");
+  agent_event::Adopted adopted;
+  adopted.assignment.set_incarnation("j.0.1");
+  adopted.cluster = "c";
+  adopted.epoch = {4, "fourth"};
+  agent.Do(adopted);
+  EXPECT_EQ(agent.machine.Hello().epoch(), 4);
+  EXPECT_EQ(agent.machine.Hello().epoch_proof(), "fourth");
 }
 
 TEST(AgentMachineTest, AdoptedWorkersOfAnotherClusterAreOrphans) {

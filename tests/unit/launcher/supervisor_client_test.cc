@@ -83,7 +83,7 @@ TEST_F(WorkerProcessTest, ASupervisorThatDiesWhenItIsAskedHasASuccessor) {
   Pair next = Connected();
   dead.supervisor.reset();
   starters_ = {next.client, dead.client};
-  WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = 1});
+  WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
   ASSERT_TRUE(worker.Start(page_).ok());
   EXPECT_THAT(starters_, ::testing::IsEmpty());
   SupervisorCommand start;
@@ -96,7 +96,7 @@ TEST_F(WorkerProcessTest, ASupervisorThatDiesWhenItIsAskedHasASuccessor) {
 TEST_F(WorkerProcessTest, AStreamThatHasEndedStaysOpenUntilTheEndIsKnown) {
   Pair pair = Connected();
   starters_ = {pair.client};
-  WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = 1});
+  WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
   ASSERT_TRUE(worker.Start(page_).ok());
   SupervisorCommand start;
   std::vector<UniqueFd> fds = ReceiveStart(pair, &start);
