@@ -249,6 +249,7 @@ JobRecord ToRecord(const Job& job) {
     excluded.set_times(exclusion.times);
   }
   record.set_timed_out(job.timed_out);
+  record.set_pauses(job.starts_again_at != absl::InfinitePast());
   if (job.checkpoint) *record.mutable_checkpoint() = *job.checkpoint;
   if (job.eval) *record.mutable_eval() = *job.eval;
   *record.mutable_queue() = ToQueueRecord(job);
@@ -321,6 +322,7 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
     job.excluded[excluded.node_id()] = {excluded.reason(), excluded.times(), now};
   }
   job.timed_out = record.timed_out();
+  if (record.pauses()) job.starts_again_at = now;
   if (record.has_checkpoint()) job.checkpoint = record.checkpoint();
   if (record.has_eval()) job.eval = record.eval();
   job.result = record.result();
