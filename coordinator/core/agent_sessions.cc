@@ -94,7 +94,7 @@ void NoteContact(Context& context, Node& node) {
     node.back_since = context.now;
     context.schedule = true;
   }
-  node.last_contact = context.now;
+  node.last_contact = node.heard = context.now;
 }
 
 // Notes what the agent's checks found. What it finds when it joins has cost nobody anything.

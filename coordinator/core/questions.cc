@@ -269,8 +269,8 @@ GetClusterResponse GetCluster(const State& state, absl::Time now) {
     for (const NumaNode& numa : node.numa) *status.add_numa() = numa;
     status.set_address(node.seen_address);
     status.mutable_labels()->insert(node.labels.begin(), node.labels.end());
-    if (node.last_contact != absl::InfinitePast()) {
-      status.set_silent_seconds(std::max(0.0, absl::ToDoubleSeconds(now - node.last_contact)));
+    if (node.heard != absl::InfinitePast()) {
+      status.set_silent_seconds(std::max(0.0, absl::ToDoubleSeconds(now - node.heard)));
     }
     AddState(state, node, now, status);
     if (const auto found = jobs.find(id); found != jobs.end()) {

@@ -51,6 +51,9 @@ struct Node {
   std::string private_job;
   SessionId session = 0;
   absl::Time last_contact = absl::InfinitePast();
+  // When its agent was heard, for those who ask: of `last_contact` what was nobody's silence is
+  // taken out. InfinitePast: not yet by this coordinator.
+  absl::Time heard = absl::InfinitePast();
   // When it came back after it was out of sight. Its workers have not had the time to speak before.
   absl::Time back_since = absl::InfinitePast();
   int64_t revision = 0;

@@ -67,7 +67,8 @@ std::vector<std::string> Row(const NodeStatus& node) {
           node.numa().empty() ? kNone : absl::StrCat(node.numa_size()),
           DevicesText(node),
           node.address().empty() ? kNone : node.address(),
-          ShortAge(absl::Seconds(std::max(0.0, node.silent_seconds()))),
+          node.has_silent_seconds() ? ShortAge(absl::Seconds(std::max(0.0, node.silent_seconds())))
+                                    : kNone,
           node.jobs().empty() ? kNone : absl::StrJoin(node.jobs(), ",")};
 }
 

@@ -291,6 +291,22 @@ TEST(HubTest, FollowersOfAnEarlierCoordinatorsJobLearnWhereItStands) {
   EXPECT_THAT(next->event->state().reason(), HasSubstr("needs 2 slots"));
 }
 
+TEST(HubTest, ANodeWasNotHeardBeforeTheCoordinatorWasThere) {
+  FakeClock clock;
+  FullStore store;
+  {
+    Hub hub(&clock, &store, *Begin(&store, Options(), clock.Now()));
+    ASSERT_TRUE(
+        hub.Handle(AgentSaid{hub.AddAgent(std::make_shared<Agent>()), Hello()}).status.ok());
+    clock.Advance(absl::Seconds(7));
+    EXPECT_EQ(hub.Cluster().nodes(0).silent_seconds(), 7);
+  }
+  Hub hub(&clock, &store, *Begin(&store, Options(), clock.Now()));
+  clock.Advance(absl::Hours(1));
+  ASSERT_EQ(hub.Cluster().nodes_size(), 1);
+  EXPECT_FALSE(hub.Cluster().nodes(0).has_silent_seconds());
+}
+
 TEST(HubTest, NamesTheWorkdirsOfJobsThatHaveNotEnded) {
   FakeClock clock;
   FullStore store;
