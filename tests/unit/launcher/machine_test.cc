@@ -466,33 +466,6 @@ TEST(AgentMachineTest, AdoptsWhatTheAgentBeforeHasStarted) {
               ElementsAre("said died j.0.1 wanted"));
 }
 
-// It is what shows a later coordinator with an older copy of the journal that there was this one.
-TEST(AgentMachineTest, SaysHowTheCoordinatorThatItObeysProvedItself) {
-  Driver agent;
-  const auto want = [&](const std::string& cluster, int64_t epoch, const std::string& proof) {
-    agent_event::Command event;
-    event.command.set_cluster_id(cluster);
-    event.command.set_epoch(epoch);
-    event.command.set_epoch_proof(proof);
-    event.command.mutable_desired();
-    agent.Do(event);
-  };
-  want("c", 3, "third");
-  EXPECT_EQ(agent.machine.Hello().epoch_proof(), "third");
-  want("c", 2, "second");
-  EXPECT_EQ(agent.machine.Hello().epoch(), 3);
-  EXPECT_EQ(agent.machine.Hello().epoch_proof(), "third");
-  want("d", 1, "");
-  EXPECT_EQ(agent.machine.Hello().epoch_proof(), "");
-  agent_event::Adopted adopted;
-  adopted.assignment.set_incarnation("j.0.1");
-  adopted.cluster = "c";
-  adopted.epoch = {4, "fourth"};
-  agent.Do(adopted);
-  EXPECT_EQ(agent.machine.Hello().epoch(), 4);
-  EXPECT_EQ(agent.machine.Hello().epoch_proof(), "fourth");
-}
-
 TEST(AgentMachineTest, AdoptedWorkersOfAnotherClusterAreOrphans) {
   Driver agent;
   agent.Adopt("c", 3, "j.0.1");
