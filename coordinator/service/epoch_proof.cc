@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/service/epoch_proof.h"
 
-#include <openssl/crypto.h>
+#include <cstddef>
 
 #include "absl/strings/str_cat.h"
 #include "common/hmac.h"
@@ -15,8 +15,10 @@ std::string EpochProof(const std::string& cluster_secret, int64_t epoch) {
 
 bool ProvesEpoch(absl::string_view proof, const std::string& cluster_secret, int64_t epoch) {
   const std::string right = EpochProof(cluster_secret, epoch);
-  return !right.empty() && proof.size() == right.size() &&
-         CRYPTO_memcmp(proof.data(), right.data(), right.size()) == 0;
+  if (right.empty() || proof.size() != right.size()) return false;
+  int differs = 0;
+  for (size_t i = 0; i < right.size(); ++i) differs |= proof[i] ^ right[i];
+  return differs == 0;
 }
 
 }  // namespace lockstep::coordinator
