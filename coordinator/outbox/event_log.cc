@@ -13,6 +13,8 @@ namespace {
 
 // What the allocator adds to each block that it hands out.
 constexpr size_t kBlock = 16;
+// Who reads faster than the job prints, and began with the oldest lines, is told less often.
+constexpr int64_t kOften = 3;
 
 bool IsFinal(const JobEvent& event) {
   if (!event.has_state()) return false;
@@ -61,10 +63,13 @@ void EventLog::DropOldestLines() {
   logs_.pop_front();
 }
 
-EventLog::NextLines EventLog::LinesAfter(const FollowerPlace& place) const {
-  auto found = std::upper_bound(
-      logs_.begin(), logs_.end(), place.sequence,
-      [](int64_t value, const Piece& piece) { return value < piece.event->sequence(); });
+EventLog::NextLines EventLog::LinesAfter(const FollowerPlace& place, const JobEvent* other) const {
+  const auto first_after = [this](int64_t sequence) {
+    return std::upper_bound(
+        logs_.begin(), logs_.end(), sequence,
+        [](int64_t value, const Piece& piece) { return value < piece.event->sequence(); });
+  };
+  auto found = first_after(place.sequence);
   const std::optional<int64_t> had = place.lines;
   NextLines next;
   const auto find_missing = [&] {
@@ -73,9 +78,11 @@ EventLog::NextLines EventLog::LinesAfter(const FollowerPlace& place) const {
     if (!had.has_value() && place.sequence >= gone_sequence_) next.missing = 0;
   };
   find_missing();
-  // Who fell behind would at once be behind again with the oldest that is kept.
-  if (had.value_or(0) > 0 && *next.missing > 0 && !place.told) {
-    found = std::max(found, logs_.begin() + static_cast<std::ptrdiff_t>(logs_.size() / 2));
+  // Who falls behind again and again would at once be behind again with the oldest that is kept.
+  if (had.has_value() && *next.missing > 0 && !place.told && place.notices >= kOften) {
+    const auto half = logs_.begin() + static_cast<std::ptrdiff_t>(logs_.size() / 2);
+    const auto next_other = other == nullptr ? logs_.end() : first_after(other->sequence());
+    found = std::max(found, std::min(half, next_other));
     find_missing();
   }
   next.piece = found == logs_.end() ? nullptr : &*found;
@@ -112,13 +119,14 @@ std::shared_ptr<const JobEvent> EventLog::After(FollowerPlace& place, bool logs)
       is_first(progress_->sequence())) {
     first = progress_;
   }
-  const NextLines lines = logs ? LinesAfter(place) : NextLines();
+  const NextLines lines = logs ? LinesAfter(place, first.get()) : NextLines();
   const bool missing = lines.missing != 0;
   if (missing && (!place.told || lines.piece == nullptr) && is_first(lines.sequence)) {
     first = Notice(lines);
     const int64_t kept = gone_lines_ + log_lines_;
     place.lines = lines.piece == nullptr ? kept : lines.piece->lines_before;
     place.told = true;
+    ++place.notices;
   } else if (lines.piece != nullptr && is_first(lines.piece->event->sequence())) {
     first = lines.piece->event;
     // What is missing again since the notice is left to the next one.

@@ -26,6 +26,7 @@ struct FollowerPlace {
   std::optional<int64_t> lines;
   // It was told of missing lines, and has no other event since.
   bool told = false;
+  int64_t notices = 0;  // how often it was told
 };
 
 class EventLog {
@@ -69,7 +70,8 @@ class EventLog {
     std::optional<int64_t> missing = 0;
     int64_t sequence = 0;  // of the last event with missing ones
   };
-  NextLines LinesAfter(const FollowerPlace& place) const;
+  // What lies before the first other event after the place is not passed over.
+  NextLines LinesAfter(const FollowerPlace& place, const JobEvent* other) const;
   std::shared_ptr<const JobEvent> Notice(const NextLines& next) const;
 
   const int64_t before_;

@@ -57,10 +57,11 @@ bool EventLogs::FitRunning() {
     if (largest == nullptr || job.log.log_bytes() > largest->log_bytes()) largest = &job.log;
   }
   if (largest == nullptr) return false;
-  const size_t share = most_log_bytes_ / with_lines;
+  // Some more than has to be: not every line that follows looks at all jobs again.
+  const size_t most = most_log_bytes_ - most_log_bytes_ / 16;
+  const size_t share = most / with_lines;
   if (largest->log_bytes() <= share) return false;
-  while (log_bytes_ > most_log_bytes_ && largest->log_bytes() > share &&
-         largest->log_pieces() > 1) {
+  while (log_bytes_ > most && largest->log_bytes() > share && largest->log_pieces() > 1) {
     DropOldestLines(*largest);
   }
   return true;

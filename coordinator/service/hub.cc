@@ -354,6 +354,7 @@ absl::Status Hub::AskForFiles(const std::string& job_id, const std::string& node
     AgentCommand command;
     command.set_cluster_id(outbox_.speaker().cluster_id);
     command.set_epoch(outbox_.speaker().epoch);
+    command.set_epoch_proof(outbox_.speaker().epoch_proof);
     *command.mutable_send_files() = std::move(wanted);
     outlet->Enqueue({*session, std::move(command)});
   }

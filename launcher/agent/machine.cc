@@ -94,8 +94,16 @@ void AgentMachine::Handle(const agent_event::Command& event) {
   }
 }
 
+// Who does not prove the epoch takes no proof of it away: an earlier version has none.
+void AgentMachine::NoteEpoch(const std::string& cluster, const Epoch& epoch) {
+  Epoch& newest = epochs_[cluster];
+  if (epoch.number > newest.number || (epoch.number == newest.number && newest.proof.empty())) {
+    newest = epoch;
+  }
+}
+
 bool AgentMachine::Accept(const AgentCommand& command) {
-  Epoch& newest = epochs_[command.cluster_id()];
+  const Epoch& newest = epochs_[command.cluster_id()];
   if (command.epoch() < newest.number) {
     if (ignored_.insert(absl::StrCat(command.cluster_id(), "/", command.epoch())).second) {
       Warn(absl::StrCat("an older life of the coordinator (epoch ", command.epoch(), ", ",
@@ -104,7 +112,7 @@ bool AgentMachine::Accept(const AgentCommand& command) {
     }
     return false;
   }
-  newest = {command.epoch(), command.epoch_proof()};
+  NoteEpoch(command.cluster_id(), {command.epoch(), command.epoch_proof()});
   cluster_ = command.cluster_id();
   return true;
 }
@@ -283,8 +291,7 @@ void AgentMachine::Handle(const agent_event::Adopted& event) {
   worker.wanted_end = event.wanted_end;
   worker.adopted = true;
   worker.view.spared_until = absl::InfiniteFuture();
-  Epoch& newest = epochs_[event.cluster];
-  if (event.epoch.number >= newest.number) newest = event.epoch;
+  NoteEpoch(event.cluster, event.epoch);
   cluster_ = event.cluster;
 }
 

@@ -209,6 +209,7 @@ class AgentMachine {
   void WantNone();
   // A worker that is, or was, to run; not announced.
   Worker& Add(const WorkerAssignment& assignment, const std::string& cluster);
+  void NoteEpoch(const std::string& cluster, const Epoch& epoch);
   // Returns whether the command's coordinator is obeyed; it is the present one then.
   bool Accept(const AgentCommand& command);
   void OnRejected(const Rejected& rejected);

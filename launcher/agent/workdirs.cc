@@ -66,15 +66,19 @@ void Workdirs::Prepare(const WorkerAssignment& assignment,
   changed_.NotifyAll();
 }
 
-// The oldest whose job has none under way, and whose package nobody is about to have.
+// The oldest whose job has none under way, whose package nobody is about to have, and which finds a
+// place for its transfer if it needs one: no thread waits for that.
 std::optional<Workdirs::Wish> Workdirs::NextWish() {
   for (auto wish = wishes_.begin(); wish != wishes_.end(); ++wish) {
     const std::string id = coordinator::PackageOf(wish->assignment.spec().workdir());
     if (busy_jobs_.contains(wish->assignment.job_id()) || taking_.contains(id)) continue;
+    if (wish->transfers && transfers_ == kMostTransfers) continue;
     Wish next = std::move(*wish);
     wishes_.erase(wish);
     busy_jobs_.insert(next.assignment.job_id());
     taking_[id] = next.assignment.job_id();
+    next.has_place = next.transfers;
+    if (next.has_place) ++transfers_;
     return next;
   }
   return std::nullopt;
@@ -91,40 +95,37 @@ void Workdirs::Loop() {
       });
       if (!wish.has_value()) return;
     }
-    wish->done(Make(wish->assignment));
+    const std::optional<absl::Status> made = Make(*wish);
+    if (made.has_value()) wish->done(*made);
+    GiveBack(*wish);
     {
       absl::MutexLock lock(&mu_);
       busy_jobs_.erase(wish->assignment.job_id());
-      DoneTaking(wish->assignment);
+      // Before those of its job that came after it.
+      if (!made.has_value()) wishes_.push_front(*std::move(wish));
     }
     changed_.NotifyAll();
   }
 }
 
-void Workdirs::DoneTaking(const WorkerAssignment& assignment) {
-  const auto found = taking_.find(coordinator::PackageOf(assignment.spec().workdir()));
-  if (found != taking_.end() && found->second == assignment.job_id()) taking_.erase(found);
-}
-
-absl::StatusOr<std::string> Workdirs::Take(const std::string& id) {
-  absl::StatusOr<std::string> bytes = kept_.Get(id);
-  if (bytes.ok()) return bytes;
+void Workdirs::GiveBack(Wish& wish) {
   {
     absl::MutexLock lock(&mu_);
-    changed_.AwaitFor(&mu_, absl::InfiniteDuration(), [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      return stop_ || transfers_ < kMostTransfers;
-    });
-    if (stop_) return absl::CancelledError("stopped");
-    ++transfers_;
+    if (std::exchange(wish.has_place, false)) --transfers_;
+    const std::string id = coordinator::PackageOf(wish.assignment.spec().workdir());
+    const auto found = taking_.find(id);
+    if (found != taking_.end() && found->second == wish.assignment.job_id()) taking_.erase(found);
   }
+  changed_.NotifyAll();
+}
+
+absl::StatusOr<std::string> Workdirs::Take(Wish& wish) {
+  const std::string id = coordinator::PackageOf(wish.assignment.spec().workdir());
+  absl::StatusOr<std::string> bytes = kept_.Get(id);
+  if (bytes.ok() || !wish.has_place) return bytes;
   bytes = Transfer(id);
   // What cannot be kept is taken again for the next job.
   if (bytes.ok()) kept_.Put(id, *bytes).IgnoreError();
-  {
-    absl::MutexLock lock(&mu_);
-    --transfers_;
-  }
-  changed_.NotifyAll();
   return bytes;
 }
 
@@ -144,22 +145,23 @@ absl::StatusOr<std::string> Workdirs::Transfer(const std::string& id) {
   return bytes;
 }
 
-absl::Status Workdirs::Make(const WorkerAssignment& assignment) {
+std::optional<absl::Status> Workdirs::Make(Wish& wish) {
+  if (IsFolder(WorkFolder(wish.assignment))) return absl::OkStatus();
+  const absl::StatusOr<std::string> bytes = Take(wish);
+  if (!bytes.ok() && !wish.has_place) {
+    wish.transfers = true;
+    return std::nullopt;
+  }
+  GiveBack(wish);
+  if (bytes.ok()) return Unpack(wish.assignment, *bytes);
+  const absl::StatusCode code =
+      Passes(bytes.status()) ? absl::StatusCode::kUnavailable : bytes.status().code();
+  return absl::Status(code, absl::StrCat("the job's workdir does not come from the coordinator: ",
+                                         std::string(bytes.status().message())));
+}
+
+absl::Status Workdirs::Unpack(const WorkerAssignment& assignment, const std::string& bytes) {
   const std::string folder = WorkFolder(assignment);
-  if (IsFolder(folder)) return absl::OkStatus();
-  const std::string id = coordinator::PackageOf(assignment.spec().workdir());
-  absl::StatusOr<std::string> bytes = Take(id);
-  {
-    absl::MutexLock lock(&mu_);
-    DoneTaking(assignment);
-  }
-  changed_.NotifyAll();
-  if (!bytes.ok()) {
-    const absl::StatusCode code =
-        Passes(bytes.status()) ? absl::StatusCode::kUnavailable : bytes.status().code();
-    return absl::Status(code, absl::StrCat("the job's workdir does not come from the coordinator: ",
-                                           std::string(bytes.status().message())));
-  }
   std::optional<Account> account;
   if (settings_.as_users) {
     LS_ASSIGN_OR_RETURN(account, FindAccount(assignment.user(), settings_.allow_root));
@@ -171,7 +173,8 @@ absl::Status Workdirs::Make(const WorkerAssignment& assignment) {
       absl::StrCat(RunFolder(assignment), "/.workdir-", assignment.incarnation());
   std::error_code ignored;
   std::filesystem::remove_all(making, ignored);
-  absl::Status made = UnpackFolder(*bytes, id, making);
+  absl::Status made =
+      UnpackFolder(bytes, coordinator::PackageOf(assignment.spec().workdir()), making);
   if (made.ok() && ::rename(making.c_str(), folder.c_str()) != 0) made = ErrnoStatus(errno, folder);
   if (made.ok()) return made;
   std::filesystem::remove_all(making, ignored);

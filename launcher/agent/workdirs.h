@@ -58,12 +58,18 @@ class Workdirs {
   struct Wish {
     WorkerAssignment assignment;
     std::function<void(const absl::Status&)> done;
+    bool transfers = false;  // its package is not kept
+    bool has_place = false;  // among kMostTransfers
   };
   void Loop();
   std::optional<Wish> NextWish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status Make(const WorkerAssignment& assignment);
-  absl::StatusOr<std::string> Take(const std::string& id);
-  void DoneTaking(const WorkerAssignment& assignment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Makes the wish's folder. Nothing: it was put back, since its package has to be transferred.
+  std::optional<absl::Status> Make(Wish& wish);
+  absl::Status Unpack(const WorkerAssignment& assignment, const std::string& bytes);
+  // The package, from the coordinator if the wish has a place for that. NotFound: it has none.
+  absl::StatusOr<std::string> Take(Wish& wish);
+  // Others may have the wish's place for a transfer, and its package.
+  void GiveBack(Wish& wish) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::string> Transfer(const std::string& id);
 
   const Settings settings_;

@@ -140,6 +140,7 @@ absl::Status CoordinatorProcess::AskForFiles(const std::string& job_id,
   AgentCommand command;
   command.set_cluster_id(outbox_->speaker().cluster_id);
   command.set_epoch(outbox_->speaker().epoch);
+  command.set_epoch_proof(outbox_->speaker().epoch_proof);
   command.mutable_send_files()->set_job_id(job_id);
   SendToAgent({*session, std::move(command)});
   return absl::OkStatus();

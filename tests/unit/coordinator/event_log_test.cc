@@ -117,6 +117,41 @@ TEST(EventLogTest, WhoIsSlowerThanTheOutputIsSeldomTold) {
   EXPECT_EQ(most_in_a_row, 1);
 }
 
+TEST(EventLogTest, WhoReadsFasterThanTheJobPrintsGetsAllThatIsKept) {
+  EventLog log;
+  for (int64_t i = 0; i < EventLog::kMaxLogLines + 10; ++i) log.Append(Line(1));
+  FollowerPlace place(0);
+  int64_t missing = 0;
+  // One is printed while three are taken.
+  for (int64_t i = 0; i < EventLog::kMaxLogLines; ++i) {
+    if (i % 3 == 0) log.Append(Line(1));
+    const std::shared_ptr<const JobEvent> event = log.After(place, /*logs=*/true);
+    if (event->has_notice()) missing += Missing(*event);
+  }
+  EXPECT_LT(missing, 20);
+}
+
+// Who comes back after that event would not be told of the lines before it.
+TEST(EventLogTest, WhoFallsBehindIsToldOfItBeforeTheNextOtherEvent) {
+  EventLog log;
+  FollowerPlace place(0);
+  const auto fall_behind = [&](int64_t lines) {
+    for (int64_t i = 0; i < lines; ++i) log.Append(Line(1));
+  };
+  fall_behind(EventLog::kMaxLogLines);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(log.After(place, /*logs=*/true)->has_log());
+    fall_behind(100);
+    if (i < 3) EXPECT_TRUE(log.After(place, /*logs=*/true)->has_notice());
+  }
+  log.Append(State(RUNNING));
+  const int64_t state = log.last_sequence();
+  fall_behind(EventLog::kMaxLogLines - 100);
+  EXPECT_TRUE(log.After(place, /*logs=*/true)->has_notice());
+  EXPECT_EQ(place.sequence, state - 1);
+  EXPECT_TRUE(log.After(place, /*logs=*/true)->has_state());
+}
+
 // Each line takes the place of the one before.
 TEST(EventLogTest, WhatIsMissingBehindANoticeIsLeftToTheNextOne) {
   EventLog log;

@@ -21,6 +21,8 @@ TEST(AgentMachineTest, SaysHowTheCoordinatorThatItObeysProvedItself) {
   };
   want("c", 3, "third");
   EXPECT_EQ(machine.Hello().epoch_proof(), "third");
+  want("c", 3, "");
+  EXPECT_EQ(machine.Hello().epoch_proof(), "third") << "one that shows nothing takes nothing away";
   want("c", 2, "second");
   EXPECT_EQ(machine.Hello().epoch(), 3);
   EXPECT_EQ(machine.Hello().epoch_proof(), "third");
@@ -32,6 +34,10 @@ TEST(AgentMachineTest, SaysHowTheCoordinatorThatItObeysProvedItself) {
   adopted.epoch = {4, "fourth"};
   machine.Step(adopted, absl::UnixEpoch());
   EXPECT_EQ(machine.Hello().epoch(), 4);
+  EXPECT_EQ(machine.Hello().epoch_proof(), "fourth");
+  adopted.assignment.set_incarnation("j.1.1");
+  adopted.epoch = {4, ""};  // started by an agent of an earlier version
+  machine.Step(adopted, absl::UnixEpoch());
   EXPECT_EQ(machine.Hello().epoch_proof(), "fourth");
 }
 

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,10 +49,10 @@ class ScriptedPackages : public coordinator::PackagesClient {
   std::vector<absl::StatusOr<std::string>> answers_;
 };
 
-// Has packages, of which one does not come before it is let go.
+// Has packages, of which some do not come before they are let go.
 class HeldPackages : public coordinator::PackagesClient {
  public:
-  HeldPackages(std::map<std::string, std::string> packages, std::string held)
+  HeldPackages(std::map<std::string, std::string> packages, std::set<std::string> held)
       : packages_(std::move(packages)), held_(std::move(held)) {}
   absl::StatusOr<bool> Put(const std::string&, const std::string&, absl::Duration) override {
     return false;
@@ -60,7 +61,7 @@ class HeldPackages : public coordinator::PackagesClient {
     absl::MutexLock lock(&mu_);
     ++asked_[id];
     most_ = std::max(most_, ++now_);
-    const auto comes = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return go_ || id != held_; };
+    const auto comes = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return go_ || !held_.contains(id); };
     mu_.Await(absl::Condition(&comes));
     --now_;
     return packages_.at(id);
@@ -81,7 +82,7 @@ class HeldPackages : public coordinator::PackagesClient {
 
  private:
   const std::map<std::string, std::string> packages_;
-  const std::string held_;
+  const std::set<std::string> held_;
   absl::Mutex mu_;
   bool go_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, int> asked_ ABSL_GUARDED_BY(mu_);
@@ -173,7 +174,7 @@ TEST_F(WorkdirsTest, ASlowOneHoldsUpNoOtherJob) {
   const Package large = AnotherPackage("large");
   auto owned = std::make_unique<HeldPackages>(
       std::map<std::string, std::string>{{large.id, large.bytes}, {package_.id, package_.bytes}},
-      large.id);
+      std::set<std::string>{large.id});
   HeldPackages* const packages = owned.get();
   Workdirs::Settings settings;
   settings.client = std::move(owned);
@@ -210,7 +211,7 @@ TEST_F(WorkdirsTest, OneNodeTakesFewOfTheCoordinatorsPlaces) {
     all.push_back(AnotherPackage(absl::StrCat("package-", i)));
     bytes[all.back().id] = all.back().bytes;
   }
-  auto owned = std::make_unique<HeldPackages>(bytes, all.front().id);
+  auto owned = std::make_unique<HeldPackages>(bytes, std::set<std::string>{all.front().id});
   HeldPackages* const packages = owned.get();
   Workdirs::Settings settings;
   settings.client = std::move(owned);
@@ -229,9 +230,40 @@ TEST_F(WorkdirsTest, OneNodeTakesFewOfTheCoordinatorsPlaces) {
   EXPECT_LE(packages->most_at_once(), Workdirs::kMostTransfers);
 }
 
+TEST_F(WorkdirsTest, TransfersHoldUpNoJobWhosePackageIsKept) {
+  std::map<std::string, std::string> bytes = {{package_.id, package_.bytes}};
+  std::vector<Package> slow;
+  for (int i = 0; i < Workdirs::kMostAtOnce; ++i) {
+    slow.push_back(AnotherPackage(absl::StrCat("package-", i)));
+    bytes[slow.back().id] = slow.back().bytes;
+  }
+  std::set<std::string> held;
+  for (const Package& package : slow) held.insert(package.id);
+  auto owned = std::make_unique<HeldPackages>(bytes, held);
+  HeldPackages* const packages = owned.get();
+  Workdirs::Settings settings;
+  settings.client = std::move(owned);
+  settings.folder = path_ + "/kept";
+  settings.own_run_folder = true;
+  Workdirs workdirs(std::move(settings));
+  Done done;
+  const auto prepare = [&](const std::string& job, const Package& package) {
+    workdirs.Prepare(Assignment(job, 0, package),
+                     [&done, job](const absl::Status& made) { done.Add(job, made); });
+  };
+  prepare("first", package_);
+  done.Await(1);
+  for (size_t i = 0; i < slow.size(); ++i) prepare(absl::StrCat("slow-", i), slow[i]);
+  prepare("second", package_);
+  EXPECT_THAT(done.Await(2), ElementsAre("first", "second"));
+  packages->LetGo();
+  done.Await(2 + slow.size());
+  EXPECT_LE(packages->most_at_once(), Workdirs::kMostTransfers);
+}
+
 TEST_F(WorkdirsTest, WhatIsUnderWayAtTheEndIsBrokenOff) {
   auto owned = std::make_unique<HeldPackages>(std::map<std::string, std::string>{{package_.id, ""}},
-                                              package_.id);
+                                              std::set<std::string>{package_.id});
   Workdirs::Settings settings;
   settings.client = std::move(owned);
   settings.own_run_folder = true;
