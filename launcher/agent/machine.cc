@@ -65,9 +65,20 @@ void AgentMachine::Handle(const agent_event::Connected&) {
   connected_ = true;
   next_heartbeat_ = now_;
   if (stopping_) AnnounceLeaving();
+  // What was said before may be lost with the connection or with the coordinator. The first death
+  // is said first.
+  std::vector<const Worker*> dead;
   for (const auto& [incarnation, worker] : workers_) {
-    if (worker.view.phase != Phase::kExited || worker.view.acknowledged) continue;
-    SendRecord(worker);
+    if (worker.order != 0 && !worker.view.acknowledged) dead.push_back(&worker);
+  }
+  std::stable_sort(dead.begin(), dead.end(),
+                   [](const Worker* a, const Worker* b) { return a->order < b->order; });
+  for (const Worker* worker : dead) {
+    if (worker->view.phase == Phase::kExited) {
+      SendRecord(*worker);
+    } else {
+      SendDeath(*worker);
+    }
   }
 }
 
@@ -216,14 +227,8 @@ void AgentMachine::Handle(const agent_event::Died& event) {
   Worker* worker = Find(event.incarnation);
   if (worker == nullptr || worker->order != 0) return;
   worker->order = event.order;
-  AgentMessage message;
-  WorkerDied* died = message.mutable_died();
-  died->set_job_id(worker->view.job_id);
-  died->set_worker_incarnation(event.incarnation);
-  *died->mutable_ago() = ToProto(event.ago);
-  died->set_order(event.order);
-  died->set_wanted(worker->wanted_end);
-  Send(std::move(message));
+  worker->died_at = now_ - event.ago;
+  SendDeath(*worker);
 }
 
 void AgentMachine::Handle(const agent_event::Exited& event) {
@@ -262,6 +267,17 @@ void AgentMachine::Exit(Worker& worker, absl::Duration ago,
   record.set_pid(worker.pid);
   for (const std::string& line : last_lines) record.add_last_lines(line);
   SendRecord(worker);
+}
+
+void AgentMachine::SendDeath(const Worker& worker) {
+  AgentMessage message;
+  WorkerDied* died = message.mutable_died();
+  died->set_job_id(worker.view.job_id);
+  died->set_worker_incarnation(worker.view.incarnation);
+  *died->mutable_ago() = ToProto(now_ - worker.died_at);
+  died->set_order(worker.order);
+  died->set_wanted(worker.wanted_end);
+  Send(std::move(message));
 }
 
 void AgentMachine::SendRecord(const Worker& worker) {

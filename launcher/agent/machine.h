@@ -189,6 +189,7 @@ class AgentMachine {
     int64_t order = 0;        // of its death; 0: not seen
     bool wanted_end = false;  // the agent itself ended it
     bool adopted = false;     // and no coordinator has said yet what it wants
+    absl::Time died_at;       // when `order` was seen before it had exited
     absl::Time ended_at;
     WorkerExited record;
   };
@@ -222,6 +223,8 @@ class AgentMachine {
   void Terminate(Worker& worker);
   void Kill(Worker& worker);
   void Exit(Worker& worker, absl::Duration ago, const std::vector<std::string>& last_lines);
+  // Says that it died, and how long ago; how it ended is not known yet.
+  void SendDeath(const Worker& worker);
   // Says how it ended, and how long ago.
   void SendRecord(const Worker& worker);
   // The coordinator wants one ended that was never started here, as the wish did not get through:

@@ -154,6 +154,24 @@ TEST(AgentMachineTest, AWorkersLife) {
   EXPECT_THAT(agent.Want("c", 1, {}), ElementsAre("up", "forget j.0"));
 }
 
+TEST(AgentMachineTest, DeathsAreSaidAgainInTheirOrder) {
+  Driver agent;
+  agent.Do(agent_event::Connected{});
+  agent.Want("c", 1, {"j.0", "j.1", "j.2"});
+  agent.Do(agent_event::Disconnected{"gone"});
+  agent.Do(agent_event::Exited{.incarnation = "j.0", .order = 3});
+  agent.Do(agent_event::Died{"j.1", 2, absl::Milliseconds(3)});
+  agent.Do(agent_event::Exited{.incarnation = "j.2", .order = 1});
+  agent.now += absl::Seconds(2);
+  // How the second one ended is not known yet; that it died may have been lost.
+  EXPECT_THAT(agent.Do(agent_event::Connected{}),
+              ElementsAre("said exited j.2", "said died j.1", "said exited j.0"));
+  agent.Do(agent_event::Exited{.incarnation = "j.1"});
+  EXPECT_EQ(agent.sent.exited().order(), 2);
+  EXPECT_THAT(agent.Do(agent_event::Connected{}),
+              ElementsAre("said exited j.2", "said exited j.1", "said exited j.0"));
+}
+
 TEST(AgentMachineTest, AStartSaysWhoWantsIt) {
   Driver agent;
   agent.Want("c", 1, {"j.0"});
