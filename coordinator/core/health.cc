@@ -456,6 +456,7 @@ void ForgiveTime(State& state, absl::Time then) {
     if (job.ending) {
       job.ending->since = then;
       job.ending->deadline = then + state.options.settle;
+      if (!job.ending->kill) job.ending->deadline += CommandGrace(job);
     }
     for (Slot& slot : job.slots) {
       if (slot.vacant()) continue;
