@@ -62,10 +62,7 @@ void MarkLost(Context& context, const Node& node, const std::string& host_before
       if (slot.vacant()) continue;
       Worker& worker = *slot.worker;
       if (worker.node_id != node.id || worker.gone() || running.count(worker.incarnation)) continue;
-      const bool to_be_started = worker.phase < Worker::Phase::kStarted;
-      if (to_be_started && !job.final()) continue;
-      WorkerExited record;
-      record.set_exit_code(1);
+      if (worker.phase < Worker::Phase::kStarted && !job.final()) continue;  // it is to be started
       if (was_stopping) {
         // It had no time to say how they ended.
         if (worker.died_serial == 0) NoteEndedByAgent(context, node, worker);
@@ -78,10 +75,12 @@ void MarkLost(Context& context, const Node& node, const std::string& host_before
         }
       }
       worker.node_lost |= was_stopping;
-      MarkExited(context, job, worker, record);
+      worker.end_unknown = true;
+      MarkExited(context, job, worker, WorkerExited{});
     }
     for (Worker& worker : job.former) {
       if (worker.node_id != node.id || worker.gone() || running.count(worker.incarnation)) continue;
+      worker.end_unknown = true;
       MarkExited(context, job, worker, WorkerExited{});
     }
   }

@@ -189,7 +189,7 @@ bool MayStartLater(const Worker& worker) { return worker.exited && worker.exited
 std::string Cause(const Worker& worker) {
   if (worker.verdict_serial != 0) return worker.verdict;
   if (worker.failed) return worker.failed->message();
-  if (worker.exited) {
+  if (worker.exited && !worker.end_unknown) {
     if (!worker.exited->start_error().empty()) {
       return absl::StrCat("could not be started: ", worker.exited->start_error());
     }

@@ -37,6 +37,7 @@ void FillIn(const Worker& worker, WorkerRecord& record) {
   record.set_fault(worker.fault);
   record.set_node_lost(worker.node_lost);
   record.set_refused(worker.refused);
+  record.set_end_unknown(worker.end_unknown);
   *record.mutable_allocation() = worker.allocation;
 }
 
@@ -102,6 +103,7 @@ void FromRecord(const WorkerRecord& record, Worker& worker, absl::Time now) {
   worker.fault = record.fault();
   worker.node_lost = record.node_lost();
   worker.refused = record.refused();
+  worker.end_unknown = record.end_unknown();
   worker.since = now;
   if (worker.dead() || worker.failed || worker.verdict_serial != 0) worker.failed_at = now;
 }

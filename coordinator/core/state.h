@@ -128,6 +128,7 @@ struct alignas(64) Worker {
   bool node_lost = false;
   // Another life of it there would be refused again: another build, another kind of device.
   bool refused = false;
+  bool end_unknown = false;  // it has exited, and no agent knows how any more
 
   // Signs of life. InfinitePast until its first hello.
   absl::Time progress_moved = absl::InfinitePast();
