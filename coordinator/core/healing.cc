@@ -15,6 +15,7 @@
 #include "coordinator/core/handover.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/returns.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/standby.h"
 
@@ -31,7 +32,7 @@ bool IsAccident(const Worker& worker) {
 bool CauseIsKnown(const Context& context, const Worker& worker) {
   if (worker.gone() || worker.failed || worker.verdict_serial != 0) return true;
   if (context.state.held_since) return false;
-  return context.now >= worker.failed_at + context.state.options.settle;
+  return context.now >= SettledAt(context, worker.failed_at);
 }
 
 std::string SayFailed(const Job& job, const Worker& worker) {
@@ -472,8 +473,7 @@ void NameFaults(Context& context, Job& job, bool now) {
     // It may be one whom only its peers lost so far: how it ended may be told after how they did.
     known &= Named(job, failed).gone();
     // Those after it wait for it, so that the first one is told first.
-    const absl::Time until = std::max(fault.began, job.forgiven) + context.state.options.settle;
-    if (!known && !now && context.now < until) break;
+    if (!known && !now && context.now < SettledAt(context, fault.began)) break;
     Fault named = NameFault(job, failed);
     named.set_generation(fault.generation);
     named.set_detect_ms(Cost(fault, fault.began));

@@ -372,6 +372,8 @@ void TakeOut(State& state, absl::Duration gap, absl::Time now) {
   const auto shift = [&](absl::Time& time) {
     time = time > now ? time + gap : std::min(now, time + gap);
   };
+  shift(state.woke);
+  state.woke = std::max(state.woke, now);
   for (auto& [id, node] : state.nodes) {
     shift(node.last_contact);
     shift(node.back_since);
@@ -445,6 +447,7 @@ void Release(Context& context) {
 }
 
 void ForgiveTime(State& state, absl::Time then) {
+  state.woke = then;
   for (auto& [id, node] : state.nodes) node.last_contact = then;
   for (auto& [id, job] : state.jobs) {
     if (job.final()) continue;

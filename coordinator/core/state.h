@@ -446,6 +446,8 @@ struct State {
   int64_t serial = 0;  // events so far
   int64_t submits = 0;
   absl::Time last_step = absl::InfinitePast();
+  // When its newest pause ended, or all had the time to come back to it: waits begin anew then.
+  absl::Time woke = absl::InfinitePast();
   // Since when what was decided is not said, because it is not durable yet.
   std::optional<absl::Time> held_since;
   std::map<std::string, Node> nodes;
