@@ -12,6 +12,7 @@
 #include "coordinator/core/handover.h"
 #include "coordinator/core/journal.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/returns.h"
 #include "coordinator/core/sessions.h"
 #include "coordinator/core/tokens.h"
 
@@ -184,6 +185,7 @@ void OnHello(Context& context, const AgentSaid& event) {
   const bool was_stopping = std::exchange(node.stopping, false);
   SetKeeps(context.state, node, false);
   if (restarted) MarkLost(context, node, host_before, hello, was_stopping);
+  NoteAnnouncedEnds(context, node, hello);
   NoteHealth(context, node, hello.health(), /*joins=*/true);
   context.changed_nodes.insert(node.id);
   context.wish_nodes.push_back(node.id);

@@ -420,7 +420,8 @@ void Heal(Context& context, Job& job) {
   const bool done = members > 0 && !job.generation.aborted && ResultIsThere(job);
   if (job.generation.aborted) TakeBackFinished(context, job);
   const bool missed = !done && AnyFailed(job);  // else the result is safe, or nobody is
-  if (missed && (AwaitsCauses(context, job) || AwaitsOtherHosts(job))) return;
+  if (missed && (AwaitsAccounts(context, job) || AwaitsCauses(context, job))) return;
+  if (missed && AwaitsOtherHosts(job)) return;
   if (missed) {
     for (Slot* slot : FailedSlots(job)) {
       if (!HealOne(context, job, *slot)) return;
@@ -463,7 +464,7 @@ void NameFaults(Context& context, Job& job, bool now) {
   for (OpenFault& fault : job.open_faults) {
     if (fault.place > 0) continue;
     std::vector<const Worker*> failed;
-    bool known = true;
+    bool known = !AwaitsEnds(context, job);
     for (const Worker& worker : job.former) {
       if (worker.fault != fault.number) continue;
       failed.push_back(&worker);

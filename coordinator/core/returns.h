@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long those who come back are waited for: workers and agents, to a coordinator that was away.
+// What is yet to be said by those who come back: workers to a new coordinator, agents with ends of
+// workers that nobody has heard of. In which order they come says nothing of what happened, so
+// nothing is made of a failure before, as long as they can be expected to speak at once.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COORDINATOR_CORE_RETURNS_H_
 #define LOCKSTEP_COORDINATOR_CORE_RETURNS_H_
@@ -11,6 +13,17 @@ namespace lockstep::coordinator {
 // When what began then is waited for no more. A pause of this coordinator does not count, nor the
 // time that all may take to come back to it.
 absl::Time SettledAt(const Context& context, absl::Time began);
+
+// A node's agent says who of its workers have ended; how follows at once, in any order.
+void NoteAnnouncedEnds(Context& context, const Node& node, const AgentHello& hello);
+
+// Returns whether an agent has announced the end of a worker of the job, and is about to say of its
+// death.
+bool AwaitsEnds(const Context& context, const Job& job);
+
+// Returns whether that is so, or a living member of the newest generation is yet to tell this
+// coordinator how far it is: it may have finished, or have steps that nobody else tells of.
+bool AwaitsAccounts(const Context& context, const Job& job);
 
 }  // namespace lockstep::coordinator
 

@@ -136,6 +136,7 @@ struct alignas(64) Worker {
   absl::Time back_since = absl::InfinitePast();
   // When its newest connection began, on which everything is told anew.
   absl::Time connected_since = absl::InfinitePast();
+  int64_t beats = 0;  // heartbeats on it
   // Since when it is there, or since when it shall leave.
   absl::Time since = absl::InfinitePast();
   // Its agent is not told of it before (Job::starts_again_at).
@@ -165,6 +166,7 @@ struct alignas(64) Worker {
   std::string verdict;
   // When it failed, as well as that is known; InfiniteFuture: not heard of.
   absl::Time failed_at = absl::InfiniteFuture();
+  absl::Time end_announced = absl::InfinitePast();  // by its agent, which says next how it ended
 
   bool gone() const { return phase == Phase::kExited; }
   bool dead() const { return phase >= Phase::kDied; }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "common/printable.h"
 #include "coordinator/core/checkpoints.h"
+#include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/reachability.h"
@@ -77,6 +78,7 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
     context.state.worker_sessions.erase(worker->session);
     worker->ready.reset();  // what it is now follows
     worker->connected_since = context.now;
+    worker->beats = 0;
   }
   worker->session = session;
   worker->phase = std::max(worker->phase, Worker::Phase::kStarted);
@@ -87,6 +89,8 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
 }
 
 void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbeat& heartbeat) {
+  ++worker.beats;
+  if (context.now < job.forgiven && AnyFailed(job)) context.touched_jobs.insert(job.id);
   NoteRecovery(job, heartbeat, context.now);
   const bool current = heartbeat.generation() == job.generation.message.generation();
   if (current && (heartbeat.resumed_step() > 0 || heartbeat.has_since_first_commit())) {
