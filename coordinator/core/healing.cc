@@ -471,8 +471,10 @@ void NameFaults(Context& context, Job& job, bool now) {
       known &= worker.gone();
     }
     if (failed.empty()) continue;
-    // It may be one whom only its peers lost so far: how it ended may be told after how they did.
-    known &= Named(job, failed).gone();
+    // It may be one whom only its peers lost so far: how it ended may be told after how they did,
+    // unless it waits for the next generation, which knows nothing any more of whom they lost.
+    const Worker& first = Named(job, failed);
+    known &= first.gone() || StandsBetween(job, first);
     // Those after it wait for it, so that the first one is told first.
     if (!known && !now && context.now < SettledAt(context, fault.began)) break;
     Fault named = NameFault(job, failed);

@@ -372,8 +372,7 @@ void TakeOut(State& state, absl::Duration gap, absl::Time now) {
   const auto shift = [&](absl::Time& time) {
     time = time > now ? time + gap : std::min(now, time + gap);
   };
-  shift(state.woke);
-  state.woke = std::max(state.woke, now);
+  state.pauses.Add(gap, now);
   for (auto& [id, node] : state.nodes) {
     shift(node.last_contact);
     shift(node.back_since);
@@ -447,7 +446,7 @@ void Release(Context& context) {
 }
 
 void ForgiveTime(State& state, absl::Time then) {
-  state.woke = then;
+  state.pauses.BeginAt(then);
   for (auto& [id, node] : state.nodes) node.last_contact = then;
   for (auto& [id, job] : state.jobs) {
     if (job.final()) continue;

@@ -131,7 +131,9 @@ bool HasCuts(const Job& job) { return !job.cuts.empty() && HasActiveGeneration(j
 
 void DecideCuts(Context& context, Job& job) {
   if (!HasCuts(job) || context.state.held_since) return;
-  if (context.now < job.cuts_since + context.state.options.settle) return;
+  // Others who cannot reach their peers may be on their way back to this coordinator.
+  const absl::Time since = std::max(job.cuts_since, job.forgiven);
+  if (context.now < since + context.state.options.settle) return;
   const std::set<std::string> gone = NodesToGo(job);
   const std::string said = SayCuts(job);
   AbortCurrentGeneration(context, job, said);

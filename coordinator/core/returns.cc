@@ -11,11 +11,9 @@
 namespace lockstep::coordinator {
 namespace {
 
-// Returns whether the member has said on its newest connection where it stands. One that trains
-// says nothing but heartbeats, of which the first may have been written before what it had to say.
+// Returns whether the member has said on its newest connection where it stands.
 bool HasGivenAccount(const Worker& worker) {
-  constexpr int64_t kBeats = 2;
-  return worker.ready || worker.finished || Failed(worker) || worker.beats >= kBeats;
+  return worker.ready || worker.finished || Failed(worker) || worker.beats >= kBeatsOfAccount;
 }
 
 bool IsEndAwaited(const Context& context, const Worker& worker) {
@@ -28,7 +26,7 @@ bool IsEndAwaited(const Context& context, const Worker& worker) {
 }  // namespace
 
 absl::Time SettledAt(const Context& context, absl::Time began) {
-  return std::max(began, context.state.woke) + context.state.options.settle;
+  return context.state.pauses.End(began, context.state.options.settle);
 }
 
 void NoteAnnouncedEnds(Context& context, const Node& node, const AgentHello& hello) {

@@ -6,9 +6,15 @@
 #ifndef LOCKSTEP_COORDINATOR_CORE_RETURNS_H_
 #define LOCKSTEP_COORDINATOR_CORE_RETURNS_H_
 
+#include <cstdint>
+
 #include "coordinator/core/context.h"
 
 namespace lockstep::coordinator {
+
+// A member that trains says nothing but heartbeats on a new connection, of which the first may have
+// been written before what it had to say.
+inline constexpr int64_t kBeatsOfAccount = 2;
 
 // When what began then is waited for no more. A pause of this coordinator does not count, nor the
 // time that all may take to come back to it.

@@ -20,8 +20,9 @@
 #include "absl/time/time.h"
 #include "coordinator/core/effects.h"
 #include "coordinator/core/kept.h"
-#include "coordinator/core/node_trust.h"
+#include "coordinator/core/node.h"
 #include "coordinator/core/options.h"
+#include "coordinator/core/pauses.h"
 #include "coordinator/core/queue_pass.h"
 #include "coordinator/core/session_id.h"
 #include "job/meaning/workers.h"
@@ -31,58 +32,6 @@ namespace lockstep::coordinator {
 
 // The workers that one job may have.
 inline constexpr int kMaxWorkers = 4096;
-
-// An administrator wants a node emptied (drain.h).
-struct DrainOrder {
-  std::string reason;
-  std::string user;
-  absl::Time since = absl::InfinitePast();
-};
-
-// A host that runs an agent.
-struct Node {
-  std::string id;
-  std::string incarnation;  // of the agent's process
-  std::string host;
-  int slots = 0;
-  std::vector<Device> devices;
-  bool is_private = false;
-  // The job that a private agent serves; empty: none yet.
-  std::string private_job;
-  SessionId session = 0;
-  absl::Time last_contact = absl::InfinitePast();
-  // When its agent was heard, for those who ask: of `last_contact` what was nobody's silence is
-  // taken out. InfinitePast: not yet by this coordinator.
-  absl::Time heard = absl::InfinitePast();
-  // When it came back after it was out of sight. Its workers have not had the time to speak before.
-  absl::Time back_since = absl::InfinitePast();
-  int64_t revision = 0;
-  // The desired state that this connection was told last (without its revision), to send changes
-  // only.
-  std::optional<std::string> sent;
-  AgentHeartbeat usage;  // the newest figures, for those who watch
-  int cores = 0;
-  int64_t memory = 0;
-  std::vector<NumaNode> numa;
-  std::map<std::string, std::string> labels;
-  // Where the coordinator sees this connection come from; empty: a Unix socket.
-  std::string seen_address;
-  std::string token_id;  // of the token that it showed; empty: the cluster's own
-  // AgentSaid::owner of it; nothing: not known, of a former version's journal.
-  std::optional<std::string> owner;
-  // Jobs and their places whose workers were put here and may still be: who looks for workers on
-  // the node looks there alone (NotePlace).
-  std::set<std::pair<std::string, int>> places;
-  std::optional<DrainOrder> drain;
-  NodeTrust trust;  // what its failures have led to
-  // Why its agent's checks say that no work can be done there; empty: it can. Not journaled, as
-  // the agent says it again.
-  std::string problem;
-  // Its agent leaves and ends its workers; not journaled, as the next thing heard is a hello.
-  bool stopping = false;
-  // It keeps workers that hand over to others or save, for a while.
-  bool keeps = false;
-};
 
 // One life of one worker process. What is looked at each time that something happens to its job
 // comes first and shares a line of the cache, as a large job has thousands.
@@ -448,8 +397,7 @@ struct State {
   int64_t serial = 0;  // events so far
   int64_t submits = 0;
   absl::Time last_step = absl::InfinitePast();
-  // When its newest pause ended, or all had the time to come back to it: waits begin anew then.
-  absl::Time woke = absl::InfinitePast();
+  Pauses pauses;
   // Since when what was decided is not said, because it is not durable yet.
   std::optional<absl::Time> held_since;
   std::map<std::string, Node> nodes;

@@ -12,6 +12,7 @@
 #include "coordinator/core/generation.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/reachability.h"
+#include "coordinator/core/returns.h"
 #include "coordinator/core/sessions.h"
 
 namespace lockstep::coordinator {
@@ -90,7 +91,9 @@ void OnHello(Context& context, SessionId session, const WorkerMessage& message) 
 
 void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbeat& heartbeat) {
   ++worker.beats;
-  if (context.now < job.forgiven && AnyFailed(job)) context.touched_jobs.insert(job.id);
+  if (worker.beats == kBeatsOfAccount && context.now < job.forgiven && AnyFailed(job)) {
+    context.touched_jobs.insert(job.id);
+  }
   NoteRecovery(job, heartbeat, context.now);
   const bool current = heartbeat.generation() == job.generation.message.generation();
   if (current && (heartbeat.resumed_step() > 0 || heartbeat.has_since_first_commit())) {

@@ -80,6 +80,8 @@ void ScriptedWorker::Report(const Command& command, WorkerMessage message) {
     generation_ = 0;
     own.mutable_finished()->set_generation(seen_);
     CarryOut(machine().Finished(own.finished()));
+  } else if (message.has_peer_lost()) {
+    CarryOut(machine().LostPeer(own.peer_lost()));
   } else if (message.has_checkpoint()) {
     CarryOut(machine().Offer(own.checkpoint()));
   } else {

@@ -140,11 +140,11 @@ void WorkerProcess::LeaveGroup(int lost_rank, const std::string& why) {
   machine().Unwatch();
   SayLine();
   if (machine().exit()) return Exit(machine().exit()->code());
-  WorkerMessage message = machine().NewMessage();
-  message.mutable_peer_lost()->set_generation(highest_generation_);
-  message.mutable_peer_lost()->set_rank(lost_rank);
-  message.mutable_peer_lost()->set_detail(why);
-  Send(std::move(message));
+  PeerLost lost;
+  lost.set_generation(highest_generation_);
+  lost.set_rank(lost_rank);
+  lost.set_detail(why);
+  CarryOut(machine().LostPeer(lost));
   SayReady();
 }
 

@@ -124,9 +124,7 @@ void ControlLink::SendEval(const EvalResult& eval) {
 
 void ControlLink::SendPeerLost(const PeerLost& lost) {
   absl::MutexLock lock(&mu_);
-  WorkerMessage message = machine_.NewMessage();
-  *message.mutable_peer_lost() = lost;
-  session_->Send(message);
+  CarryOut(machine_.LostPeer(lost));
 }
 
 absl::Status ControlLink::OfferCheckpoint(const CheckpointMark& mark, absl::Duration timeout) {

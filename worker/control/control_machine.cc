@@ -37,6 +37,7 @@ WorkerMessage ControlMachine::Hello() const {
 
 ControlMachine::Effects ControlMachine::Connected() {
   Effects effects;
+  if (connected_before_ && lost_peer_.has_value()) effects.messages.push_back(*lost_peer_);
   if (connected_before_ && standing_.has_value()) effects.messages.push_back(*standing_);
   if (connected_before_ && offer_.has_value()) effects.messages.push_back(*offer_);
   connected_before_ = true;
@@ -113,6 +114,14 @@ void ControlMachine::End(int64_t generation, const std::string& reason, Effects*
   if (watched_ != 0 && watched_ <= generation) effects->abort = reason;
 }
 
+ControlMachine::Effects ControlMachine::LostPeer(const PeerLost& lost) {
+  lost_peer_ = NewMessage();
+  *lost_peer_->mutable_peer_lost() = lost;
+  Effects effects;
+  effects.messages.push_back(*lost_peer_);
+  return effects;
+}
+
 ControlMachine::Effects ControlMachine::Ready(const WorkerReady& ready) {
   standing_ = NewMessage();
   *standing_->mutable_ready() = ready;
@@ -155,6 +164,7 @@ bool ControlMachine::HasGeneration(int64_t after) const {
 
 Generation ControlMachine::TakeGeneration(int64_t after) {
   LS_CHECK(HasGeneration(after)) << after;
+  lost_peer_.reset();
   standing_.reset();
   if (newest_.has_value() && newest_->generation() > ended_through_) return *newest_;
   Generation ended;

@@ -74,6 +74,22 @@ TEST_F(ControlMachineTest, AGenerationIsInTheMailboxUntilItIsTaken) {
   EXPECT_EQ(machine_.TakeGeneration(3).generation(), 4);
 }
 
+TEST_F(ControlMachineTest, WhomItLostIsSaidAgainBeforeItIsReadyUntilThereIsAnotherGeneration) {
+  machine_.Connected();
+  PeerLost lost;
+  lost.set_generation(1);
+  lost.set_rank(2);
+  EXPECT_THAT(machine_.LostPeer(lost).messages, SizeIs(1));
+  machine_.Ready(ReadyAfter(7));
+  const std::vector<WorkerMessage> again = machine_.Connected().messages;
+  ASSERT_THAT(again, SizeIs(2));
+  EXPECT_EQ(again[0].peer_lost().rank(), 2);
+  EXPECT_TRUE(again[1].has_ready());
+  Begin(2);
+  machine_.TakeGeneration(1);
+  EXPECT_THAT(machine_.Connected().messages, IsEmpty());
+}
+
 TEST_F(ControlMachineTest, ACheckpointIsOfferedUntilThereIsAVerdictOnIt) {
   CheckpointOffer offer;
   offer.mutable_mark()->set_generation(2);
