@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The events of all jobs, and one bound on what their log lines take together: those of the jobs
-// that ended longest ago go first, the oldest of each first. Where those of the jobs that run are
-// too many by themselves, each of these has an equal share, and only those lose lines that have
-// more. Thread-safety: thread-compatible.
+// that ended longest ago go first, the oldest of each first, until the jobs that ended have a
+// quarter of all. Of what is left each job that runs has an equal share where that is too little,
+// and only those lose lines that have more. Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COORDINATOR_OUTBOX_EVENT_LOGS_H_
 #define LOCKSTEP_COORDINATOR_OUTBOX_EVENT_LOGS_H_
 
@@ -42,8 +42,10 @@ class EventLogs {
     int64_t end = 0;  // its number among the ends; 0: it runs
   };
   void Fit();
+  void DropOldestOfEnded();
   bool FitRunning();
-  void DropOldestLines(EventLog& log);
+  // Returns how many bytes that gave.
+  size_t DropOldestLines(EventLog& log);
 
   const int64_t first_sequence_;
   const size_t most_log_bytes_;
@@ -51,6 +53,7 @@ class EventLogs {
   std::map<int64_t, Job*> ended_;    // with lines, in the order of their ends
   int64_t last_end_ = 0;
   size_t log_bytes_ = 0;
+  size_t ended_bytes_ = 0;  // of these, in `ended_`
 };
 
 }  // namespace lockstep::coordinator

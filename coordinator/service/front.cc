@@ -16,6 +16,9 @@ constexpr int kMaxMessage = 4 << 20;
 constexpr int kMaxMetadata = 16 << 10;
 constexpr int kMaxStreams = 64;  // of one connection; the launcher's programs use three
 constexpr size_t kMaxMemory = size_t{1} << 30;
+// One thread answers while all places for files and packages are taken, and one waits for calls.
+constexpr int kMaxThreads = 10;
+static_assert(PackageService::Busy::kMostAtOnce + 2 * Transfers::kMost + 2 < kMaxThreads);
 constexpr absl::Duration kHandshake = absl::Seconds(10);
 constexpr absl::Duration kIdle = absl::Minutes(1);  // without a call
 
@@ -25,7 +28,8 @@ int Millis(absl::Duration duration) {
 
 void SetLimits(grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(kMaxMessage);
-  builder.SetResourceQuota(grpc::ResourceQuota("coordinator").SetMaxThreads(8).Resize(kMaxMemory));
+  builder.SetResourceQuota(
+      grpc::ResourceQuota("coordinator").SetMaxThreads(kMaxThreads).Resize(kMaxMemory));
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadata);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Millis(kHandshake));

@@ -58,6 +58,24 @@ TEST(EventLogsTest, OfTooManyThatRunThoseLoseThatHaveMost) {
   EXPECT_GE(logs.Find("other")->log_pieces(), 2u);
 }
 
+TEST(EventLogsTest, WhatEndedLastKeepsItsLinesWhereJobsThatRunHaveAllThePlace) {
+  EventLogs logs(0, 8 * kMiB);
+  Print(logs, "runs", kMiB, 20);
+  Print(logs, "failed", kMiB / 4, 4);
+  End(logs, "failed");
+  Print(logs, "runs", kMiB, 20);
+  EXPECT_EQ(logs.Find("failed")->log_pieces(), 4u);
+  EXPECT_GE(logs.Find("runs")->log_pieces(), 5u);
+  EXPECT_LE(logs.log_bytes(), 8 * kMiB);
+  for (const char* job : {"b", "c", "d"}) {
+    Print(logs, job, kMiB / 4, 4);
+    End(logs, job);
+  }
+  Print(logs, "runs", kMiB, 20);
+  EXPECT_EQ(logs.Find("failed")->log_pieces(), 0u) << "ended jobs have a quarter";
+  EXPECT_EQ(logs.Find("d")->log_pieces(), 4u);
+}
+
 TEST(EventLogsTest, TheNewestLinesOfAJobThatRunsAreKeptInAnyCase) {
   EventLogs logs(0, kMiB);
   for (const char* job : {"a", "b"}) Print(logs, job, 2 * kMiB, 2);
