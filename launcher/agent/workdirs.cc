@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -61,7 +62,7 @@ void Workdirs::Prepare(const WorkerAssignment& assignment,
                        std::function<void(const absl::Status&)> done) {
   {
     absl::MutexLock lock(&mu_);
-    wishes_.push_back({assignment, std::move(done)});
+    wishes_.push_back({assignment, std::move(done), ++last_wish_});
   }
   changed_.NotifyAll();
 }
@@ -69,10 +70,14 @@ void Workdirs::Prepare(const WorkerAssignment& assignment,
 // The oldest whose job has none under way, whose package nobody is about to have, and which finds a
 // place for its transfer if it needs one: no thread waits for that.
 std::optional<Workdirs::Wish> Workdirs::NextWish() {
+  std::set<std::string> wait = busy_jobs_;  // a job's are made in their order
   for (auto wish = wishes_.begin(); wish != wishes_.end(); ++wish) {
     const std::string id = coordinator::PackageOf(wish->assignment.spec().workdir());
-    if (busy_jobs_.contains(wish->assignment.job_id()) || taking_.contains(id)) continue;
-    if (wish->transfers && transfers_ == kMostTransfers) continue;
+    if (wait.contains(wish->assignment.job_id())) continue;
+    if (taking_.contains(id) || (wish->transfers && transfers_ == kMostTransfers)) {
+      wait.insert(wish->assignment.job_id());
+      continue;
+    }
     Wish next = std::move(*wish);
     wishes_.erase(wish);
     busy_jobs_.insert(next.assignment.job_id());
@@ -97,26 +102,31 @@ void Workdirs::Loop() {
     }
     const std::optional<absl::Status> made = Make(*wish);
     if (made.has_value()) wish->done(*made);
-    GiveBack(*wish);
     {
       absl::MutexLock lock(&mu_);
+      GiveBack(*wish);
       busy_jobs_.erase(wish->assignment.job_id());
-      // Before those of its job that came after it.
-      if (!made.has_value()) wishes_.push_front(*std::move(wish));
+      if (!made.has_value()) PutBack(*std::move(wish));
     }
     changed_.NotifyAll();
   }
 }
 
+void Workdirs::PutBack(Wish wish) {
+  const auto later = std::find_if(wishes_.begin(), wishes_.end(),
+                                  [&](const Wish& other) { return other.number > wish.number; });
+  wishes_.insert(later, std::move(wish));
+}
+
 void Workdirs::GiveBack(Wish& wish) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (std::exchange(wish.has_place, false)) --transfers_;
-    const std::string id = coordinator::PackageOf(wish.assignment.spec().workdir());
-    const auto found = taking_.find(id);
-    if (found != taking_.end() && found->second == wish.assignment.job_id()) taking_.erase(found);
+  const std::string id = coordinator::PackageOf(wish.assignment.spec().workdir());
+  const auto found = taking_.find(id);
+  if (found != taking_.end() && found->second == wish.assignment.job_id()) taking_.erase(found);
+  if (!std::exchange(wish.has_place, false)) return;
+  --transfers_;
+  for (Wish& other : wishes_) {  // they look whether it is there now
+    if (coordinator::PackageOf(other.assignment.spec().workdir()) == id) other.transfers = false;
   }
-  changed_.NotifyAll();
 }
 
 absl::StatusOr<std::string> Workdirs::Take(Wish& wish) {
@@ -152,7 +162,11 @@ std::optional<absl::Status> Workdirs::Make(Wish& wish) {
     wish.transfers = true;
     return std::nullopt;
   }
-  GiveBack(wish);
+  {
+    absl::MutexLock lock(&mu_);
+    GiveBack(wish);
+  }
+  changed_.NotifyAll();
   if (bytes.ok()) return Unpack(wish.assignment, *bytes);
   const absl::StatusCode code =
       Passes(bytes.status()) ? absl::StatusCode::kUnavailable : bytes.status().code();

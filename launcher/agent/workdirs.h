@@ -5,6 +5,7 @@
 #ifndef LOCKSTEP_LAUNCHER_AGENT_WORKDIRS_H_
 #define LOCKSTEP_LAUNCHER_AGENT_WORKDIRS_H_
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -58,25 +59,29 @@ class Workdirs {
   struct Wish {
     WorkerAssignment assignment;
     std::function<void(const absl::Status&)> done;
+    int64_t number = 0;      // in the order of the calls
     bool transfers = false;  // its package is not kept
     bool has_place = false;  // among kMostTransfers
   };
   void Loop();
   std::optional<Wish> NextWish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Where it was among those that wait.
+  void PutBack(Wish wish) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Makes the wish's folder. Nothing: it was put back, since its package has to be transferred.
   std::optional<absl::Status> Make(Wish& wish);
   absl::Status Unpack(const WorkerAssignment& assignment, const std::string& bytes);
   // The package, from the coordinator if the wish has a place for that. NotFound: it has none.
   absl::StatusOr<std::string> Take(Wish& wish);
   // Others may have the wish's place for a transfer, and its package.
-  void GiveBack(Wish& wish) ABSL_LOCKS_EXCLUDED(mu_);
+  void GiveBack(Wish& wish) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::string> Transfer(const std::string& id);
 
   const Settings settings_;
   coordinator::PackageStore kept_;
   absl::Mutex mu_;
   CondVar changed_;
-  std::deque<Wish> wishes_ ABSL_GUARDED_BY(mu_);
+  std::deque<Wish> wishes_ ABSL_GUARDED_BY(mu_);  // by number
+  int64_t last_wish_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<std::string> busy_jobs_ ABSL_GUARDED_BY(mu_);
   // The packages that are being had, and the job for which; another that wants one finds it kept.
   std::map<std::string, std::string> taking_ ABSL_GUARDED_BY(mu_);

@@ -60,8 +60,9 @@ class HeldPackages : public coordinator::PackagesClient {
   absl::StatusOr<std::string> Get(const std::string& id, absl::Duration) override {
     absl::MutexLock lock(&mu_);
     ++asked_[id];
+    ++all_asked_;
     most_ = std::max(most_, ++now_);
-    const auto comes = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return go_ || !held_.contains(id); };
+    const auto comes = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !held_.contains(id); };
     mu_.Await(absl::Condition(&comes));
     --now_;
     return packages_.at(id);
@@ -69,7 +70,15 @@ class HeldPackages : public coordinator::PackagesClient {
   void Stop() override { LetGo(); }
   void LetGo() {
     absl::MutexLock lock(&mu_);
-    go_ = true;
+    held_.clear();
+  }
+  void LetGo(const std::string& id) {
+    absl::MutexLock lock(&mu_);
+    held_.erase(id);
+  }
+  void AwaitAsked(int times) {
+    const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return all_asked_ >= times; };
+    absl::MutexLock lock(&mu_, absl::Condition(&there));
   }
   int asked(const std::string& id) {
     absl::MutexLock lock(&mu_);
@@ -82,10 +91,10 @@ class HeldPackages : public coordinator::PackagesClient {
 
  private:
   const std::map<std::string, std::string> packages_;
-  const std::set<std::string> held_;
   absl::Mutex mu_;
-  bool go_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<std::string> held_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, int> asked_ ABSL_GUARDED_BY(mu_);
+  int all_asked_ ABSL_GUARDED_BY(mu_) = 0;
   int now_ ABSL_GUARDED_BY(mu_) = 0;
   int most_ ABSL_GUARDED_BY(mu_) = 0;
 };
@@ -259,6 +268,55 @@ TEST_F(WorkdirsTest, TransfersHoldUpNoJobWhosePackageIsKept) {
   packages->LetGo();
   done.Await(2 + slow.size());
   EXPECT_LE(packages->most_at_once(), Workdirs::kMostTransfers);
+}
+
+TEST_F(WorkdirsTest, ThoseThatWaitForATransferKeepTheirOrder) {
+  std::map<std::string, std::string> bytes = {{package_.id, package_.bytes}};
+  std::vector<Package> all;
+  for (const char* name : {"slow", "slower", "ranks", "last"}) {
+    all.push_back(AnotherPackage(name));
+    bytes[all.back().id] = all.back().bytes;
+  }
+  auto owned =
+      std::make_unique<HeldPackages>(bytes, std::set<std::string>{all[0].id, all[1].id, all[3].id});
+  HeldPackages* const packages = owned.get();
+  Workdirs::Settings settings;
+  settings.client = std::move(owned);
+  settings.folder = path_ + "/kept";
+  settings.own_run_folder = true;
+  absl::Notification begins;
+  absl::Notification ends;
+  Workdirs workdirs(std::move(settings));
+  Done done;
+  const auto prepare = [&](const std::string& job, int rank, const Package& package) {
+    const std::string what = absl::StrCat(job, ".", rank);
+    workdirs.Prepare(Assignment(job, rank, package),
+                     [&done, what](const absl::Status& made) { done.Add(what, made); });
+  };
+  prepare("kept", 0, package_);
+  done.Await(1);
+  prepare("slow", 0, all[0]);
+  prepare("slower", 0, all[1]);
+  packages->AwaitAsked(3);
+  workdirs.Prepare(Assignment("busy", 0, package_), [&](const absl::Status&) {
+    begins.Notify();
+    ends.WaitForNotification();
+  });
+  begins.WaitForNotification();
+  // One thread is left: it has looked at all when it comes to the last one.
+  for (int rank = 0; rank < 3; ++rank) prepare("ranks", rank, all[2]);
+  prepare("last", 0, all[3]);
+  prepare("idle", 0, package_);
+  done.Await(2);
+  packages->LetGo(all[0].id);
+  std::vector<std::string> ranks = done.Await(6);
+  ranks.erase(std::remove_if(ranks.begin(), ranks.end(),
+                             [](const std::string& what) { return what.rfind("ranks.", 0) != 0; }),
+              ranks.end());
+  EXPECT_THAT(ranks, ElementsAre("ranks.0", "ranks.1", "ranks.2"));
+  ends.Notify();
+  packages->LetGo();
+  done.Await(8);
 }
 
 TEST_F(WorkdirsTest, WhatIsUnderWayAtTheEndIsBrokenOff) {
