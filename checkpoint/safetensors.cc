@@ -83,10 +83,12 @@ absl::StatusOr<StreamedFile> StreamSafetensors(const std::vector<TensorView>& te
 
 absl::StatusOr<std::string> WriteSafetensors(const std::string& path,
                                              const std::vector<TensorView>& tensors,
-                                             const std::map<std::string, std::string>& metadata) {
+                                             const std::map<std::string, std::string>& metadata,
+                                             const std::function<bool()>& go_on) {
   LS_RETURN_IF_ERROR(MakeHeader(tensors, metadata).status());  // before the path is touched
   LS_ASSIGN_OR_RETURN(DurableFile file, DurableFile::Create(path));
-  auto streamed = StreamSafetensors(tensors, metadata, [&file](const void* data, size_t bytes) {
+  auto streamed = StreamSafetensors(tensors, metadata, [&](const void* data, size_t bytes) {
+    if (go_on != nullptr && !go_on()) return absl::CancelledError("given up");
     return file.Append(data, bytes);
   });
   if (absl::IsInvalidArgument(streamed.status())) return Annotate(streamed.status(), path);

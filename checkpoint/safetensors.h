@@ -42,12 +42,14 @@ absl::StatusOr<StreamedFile> StreamSafetensors(const std::vector<TensorView>& te
                                                const ByteSink& sink);
 
 // Writes `path` (folders are made). The bytes depend on the arguments alone. Returns the sha256 of
-// the file, hex. Blocks until the file is durable. Errors: ResourceExhausted (disk full; nothing is
-// left behind and an older file stays), FailedPrecondition (permission), InvalidArgument (a size
-// that does not fit shape and dtype, a name used twice, text that is not UTF-8).
+// the file, hex. `go_on`, which may be empty, is asked between pieces of 256 KiB. Blocks until the
+// file is durable. Errors: ResourceExhausted (disk full; nothing is left behind and an older file
+// stays), FailedPrecondition (permission), InvalidArgument (a size that does not fit shape and
+// dtype, a name used twice, text that is not UTF-8), Cancelled by `go_on`.
 absl::StatusOr<std::string> WriteSafetensors(const std::string& path,
                                              const std::vector<TensorView>& tensors,
-                                             const std::map<std::string, std::string>& metadata);
+                                             const std::map<std::string, std::string>& metadata,
+                                             const std::function<bool()>& go_on = nullptr);
 
 // A file whose tensors are read into memory of the caller's, so that one that is truncated
 // meanwhile, or on a disk that fails, is an error.

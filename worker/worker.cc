@@ -26,6 +26,7 @@
 #include "worker/checkpoint/model_writer.h"
 #include "worker/checkpoint/restore.h"
 #include "worker/control/control_link.h"
+#include "worker/control/disk_wait.h"
 #include "worker/control/farewell_watch.h"
 #include "worker/control/generation_end.h"
 #include "worker/control/membership.h"
@@ -322,10 +323,14 @@ class Worker {
   // costs the profile, not the run.
   absl::Status WriteProfile(Communicator* communicator, int rank) {
     const std::string run_dir = RunDir(bootstrap_.assignment());
-    absl::Status written = WriteRankProfile(run_dir, trainer_->profiler()->Result(rank));
+    absl::Status written = WorkOnDisk(&board_, clock_, [&](const std::function<bool()>&) {
+      return WriteRankProfile(run_dir, trainer_->profiler()->Result(rank));
+    });
     LS_RETURN_IF_ERROR(communicator->Barrier(clock_->Now() + job::StartTimeout(job_)));
     if (written.ok() && rank == 0) {
-      written = MergeProfiles(run_dir, communicator->world_size(), job_.profile().sort());
+      written = WorkOnDisk(&board_, clock_, [&](const std::function<bool()>&) {
+        return MergeProfiles(run_dir, communicator->world_size(), job_.profile().sort());
+      });
     }
     if (!written.ok()) {
       LS_LOG_WARNING << "no profile: " << written.message();
@@ -379,11 +384,15 @@ class Worker {
       board_.Enter(SAVING);
       LS_RETURN_IF_ERROR(trainer_->PublishState());
       if (faults_ != nullptr) faults_->At(chaos::Place::kSave, trainer_->committed_step());
-      LS_ASSIGN_OR_RETURN(const WrittenModel model,
-                          WriteModel(RunDir(bootstrap_.assignment()) + "/model", job_,
-                                     trainer_->plan(), trainer_->state()));
-      finished.set_model_path(model.path);
-      finished.set_model_sha256(model.sha256);
+      const std::string folder = RunDir(bootstrap_.assignment()) + "/model";
+      LS_RETURN_IF_ERROR(
+          WorkOnDisk(&board_, clock_, [&](const std::function<bool()>& go_on) -> absl::Status {
+            LS_ASSIGN_OR_RETURN(const WrittenModel model, WriteModel(folder, job_, trainer_->plan(),
+                                                                     trainer_->state(), go_on));
+            finished.set_model_path(model.path);
+            finished.set_model_sha256(model.sha256);
+            return absl::OkStatus();
+          }));
     }
     board_.Enter(FINISHED);
     telemetry_->Flush();

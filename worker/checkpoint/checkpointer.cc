@@ -14,6 +14,7 @@
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/message_json.h"
+#include "worker/control/disk_wait.h"
 #include "worker/text/bytes_text.h"
 
 namespace lockstep::worker {
@@ -23,9 +24,6 @@ namespace {
 constexpr size_t kCopyAtOnce = size_t{8} << 20;
 // One line about a checkpoint in so long; the others are for debugging.
 constexpr absl::Duration kLineEvery = absl::Seconds(10);
-constexpr absl::Duration kLook = absl::Milliseconds(50);
-// A disk that has taken nothing for so long is given up at the end of the run.
-constexpr absl::Duration kPatience = absl::Minutes(10);
 // For one's turn to save alone; without it the same is written twice.
 constexpr absl::Duration kTurn = absl::Seconds(30);
 
@@ -272,16 +270,11 @@ void Checkpointer::WaitForCopy() {
 }
 
 void Checkpointer::WaitForThread() {
-  int64_t moves = -1;
-  absl::Time moved = settings_.clock->Now();
-  while (!thread_.WaitIdle(kLook)) {
-    settings_.board->Moved();  // a flush says nothing of how far it is
-    const absl::Time now = settings_.clock->Now();
-    const int64_t seen = job_ == nullptr ? 0 : job_->moves();
-    if (std::exchange(moves, seen) != seen) moved = now;
-    if (now - moved < kPatience) continue;
+  DiskWait wait(settings_.board, settings_.clock);
+  while (!thread_.WaitIdle(kDiskLook)) {
+    if (wait.Look(job_ == nullptr ? 0 : job_->moves())) continue;
     LS_LOG_WARNING << "the disk of " << settings_.folder << " has taken nothing for "
-                   << absl::FormatDuration(kPatience) << "; the last checkpoint is given up";
+                   << absl::FormatDuration(kDiskPatience) << "; the last checkpoint is given up";
     return;
   }
 }
@@ -352,7 +345,7 @@ absl::StatusOr<std::string> Checkpointer::SaveAlone(int64_t step, const Decided&
   const absl::Time patience = settings_.clock->Now() + kTurn;
   while (turn == nullptr && settings_.clock->Now() < patience) {
     LS_ASSIGN_OR_RETURN(turn, settings_.storage->TakeHold(settings_.folder, /*exclusive=*/true));
-    if (turn == nullptr) settings_.clock->Sleep(kLook);
+    if (turn == nullptr) settings_.clock->Sleep(kDiskLook);
   }
   LS_ASSIGN_OR_RETURN(std::string saved, FindSaved(step));
   if (!saved.empty()) return saved;

@@ -56,7 +56,8 @@ std::vector<float> Widened(const engine::StateEntry& entry, const char* data) {
 }  // namespace
 
 absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::Plan& plan,
-                                         const void* state, engine::Weights weights) {
+                                         const void* state, engine::Weights weights,
+                                         const std::function<bool()>& go_on) {
   using Role = engine::StateEntry::Role;
   const Role role = weights == engine::Weights::kAverage ? Role::kAverage : Role::kParameter;
   // The averages have the parameters' order; they are written under the parameters' names.
@@ -84,18 +85,20 @@ absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::
   }
   // Nothing about this run goes in: the file is equal for equal weights.
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  return checkpoint::WriteSafetensors(path, tensors, metadata);
+  return checkpoint::WriteSafetensors(path, tensors, metadata, go_on);
 }
 
 absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& job,
-                                        const engine::Plan& plan, const void* state) {
+                                        const engine::Plan& plan, const void* state,
+                                        const std::function<bool()>& go_on) {
   WrittenModel written;
   written.path = dir + "/model.safetensors";
   LS_ASSIGN_OR_RETURN(written.sha256,
-                      WriteWeights(written.path, plan, state, engine::Weights::kCurrent));
+                      WriteWeights(written.path, plan, state, engine::Weights::kCurrent, go_on));
   if (plan.spec().ema_decay > 0) {
     LS_RETURN_IF_ERROR(
-        WriteWeights(dir + "/ema.safetensors", plan, state, engine::Weights::kAverage).status());
+        WriteWeights(dir + "/ema.safetensors", plan, state, engine::Weights::kAverage, go_on)
+            .status());
   }
   LS_RETURN_IF_ERROR(WriteFileDurably(dir + "/config.json", ConfigJson(job, plan)));
   return written;

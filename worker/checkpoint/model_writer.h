@@ -5,6 +5,7 @@
 #ifndef LOCKSTEP_WORKER_CHECKPOINT_MODEL_WRITER_H_
 #define LOCKSTEP_WORKER_CHECKPOINT_MODEL_WRITER_H_
 
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -18,17 +19,19 @@ struct WrittenModel {
   std::string sha256;  // of its bytes
 };
 
-// Writes the weights alone to `path`, under the parameters' names. Returns the sha256. Blocks until
-// the file is durable. REQUIRES: kAverage only when the plan has averages. Errors: those of the
-// file system, naming the file.
+// Writes the weights alone to `path`, under the parameters' names. Returns the sha256. `go_on`, as
+// in WriteSafetensors, may be empty. Blocks until the file is durable. REQUIRES: kAverage only when
+// the plan has averages. Errors: those of the file system, naming the file; Cancelled.
 absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::Plan& plan,
-                                         const void* state, engine::Weights weights);
+                                         const void* state, engine::Weights weights,
+                                         const std::function<bool()>& go_on);
 
 // Writes into `dir` (made if it is not there). Blocks until all files are durable:
-// model.safetensors, config.json, and ema.safetensors where there are averages. Errors: those of
-// the file system, naming the file.
+// model.safetensors, config.json, and ema.safetensors where there are averages. `go_on` as in
+// WriteWeights. Errors: those of the file system, naming the file; Cancelled.
 absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& job,
-                                        const engine::Plan& plan, const void* state);
+                                        const engine::Plan& plan, const void* state,
+                                        const std::function<bool()>& go_on = nullptr);
 
 }  // namespace lockstep::worker
 

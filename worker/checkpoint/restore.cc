@@ -248,13 +248,13 @@ std::optional<EvalResult> EvaluationOf(const checkpoint::Manifest& manifest) {
 }
 
 absl::Status BringBest(checkpoint::Storage* storage, const Restored& restored,
-                       const std::string& path, Checkpointer* checkpointer) {
+                       const std::string& path, Checkpointer* checkpointer,
+                       const std::function<bool()>& go_on) {
   const checkpoint::Manifest& manifest = restored.manifest;
   if (manifest.best_step == 0) return absl::OkStatus();
   const std::string folder = restored.path.substr(0, restored.path.rfind('/') + 1);
   const std::string from = folder + checkpoint::BestName(manifest.best_step);
-  const absl::StatusOr<checkpoint::HashedFile> hashed =
-      checkpoint::HashFile(storage, from, nullptr);
+  const absl::StatusOr<checkpoint::HashedFile> hashed = checkpoint::HashFile(storage, from, go_on);
   absl::Status brought = hashed.status();
   if (!brought.ok() && !checkpoint::IsDamage(brought)) return Unreadable(0, from, brought);
   if (brought.ok() && hashed->sha256 != manifest.best_sha256) {

@@ -12,6 +12,7 @@
 #include "common/status.h"
 #include "worker/checkpoint/checkpoint_identity.h"
 #include "worker/checkpoint/model_writer.h"
+#include "worker/control/disk_wait.h"
 #include "worker/state/recovery.h"
 #include "worker/step/eval_tracker.h"
 #include "worker/step/non_finite_ranks.h"
@@ -249,8 +250,10 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
 }
 
 absl::Status Trainer::BringResumedBest(const std::string& run_dir) {
-  return BringBest(resume_source_->storage, *resumed_, run_dir + "/model/best.safetensors",
-                   checkpointer_);
+  return WorkOnDisk(board_, clock_, [&](const std::function<bool()>& go_on) {
+    return BringBest(resume_source_->storage, *resumed_, run_dir + "/model/best.safetensors",
+                     checkpointer_, go_on);
+  });
 }
 
 void Trainer::NoteFirstCommit() {
@@ -476,17 +479,19 @@ absl::Status Trainer::WriteBest(RunRecord* record) {
   LS_RETURN_IF_ERROR(executor_->PublishState());
   const std::string path =
       copy ? checkpointer_->BestPath(step) : record->run_dir() + "/model/best.safetensors";
+  const auto weights =
+      BestIsOfAverage(train) ? engine::Weights::kAverage : engine::Weights::kCurrent;
   const absl::Status written =
-      WriteWeights(path, *compiled_.plan, state_,
-                   BestIsOfAverage(train) ? engine::Weights::kAverage : engine::Weights::kCurrent)
-          .status();
+      WorkOnDisk(board_, clock_, [&](const std::function<bool()>& go_on) -> absl::Status {
+        LS_RETURN_IF_ERROR(WriteWeights(path, *compiled_.plan, state_, weights, go_on).status());
+        if (checkpointer_ != nullptr && !copy) checkpointer_->KeepBest(step, path);
+        return absl::OkStatus();
+      });
   if (!written.ok()) {
     LS_LOG_WARNING << "the weights of step " << step
                    << ", the best so far, are not saved: " << written.message()
                    << "; training goes on, best.safetensors comes with the next better ones";
-    return absl::OkStatus();
   }
-  if (checkpointer_ != nullptr && !copy) checkpointer_->KeepBest(step, path);
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 //   fails   the call fails with EIO
 //   killed  of the calls that change a file: the process is killed instead
 //   power   the same, and of what was written and not flushed a part is lost, drawn by the number
+//   slow    of the calls that flush a file: it takes three seconds
 // The file MARK is made then, and says which call it was.
 #include <dlfcn.h>
 #include <errno.h>
@@ -146,16 +147,22 @@ Unflushed& TheUnflushed() {
 }
 std::atomic<long> calls{0};
 
-// Whether it fails. It changes a file unless it reads.
-bool FailsAt(const char* call, const std::string& path, bool reads) {
+// Counts the call. Returns whether it is the one, and says so in MARK.
+bool IsIt(const char* call, const std::string& path) {
   const Fault& fault = TheFault();
   if (fault.number == 0 || path.find(fault.part) == std::string::npos) return false;
-  const bool fails = fault.Is("fails");
-  if (reads && !fails) return false;
   if (calls.fetch_add(1) + 1 != fault.number) return false;
   const int mark = open(fault.mark, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
   dprintf(mark, "%s %s\n", call, path.c_str());
   close(mark);
+  return true;
+}
+
+// Whether it fails. It changes a file unless it reads.
+bool FailsAt(const char* call, const std::string& path, bool reads) {
+  const Fault& fault = TheFault();
+  const bool fails = fault.Is("fails");
+  if (fault.Is("slow") || (reads && !fails) || !IsIt(call, path)) return false;
   if (!fails) {
     if (fault.Is("power")) TheUnflushed().LoseSome(static_cast<unsigned>(fault.number));
     raise(SIGKILL);
@@ -167,6 +174,12 @@ bool FailsAt(const char* call, const std::string& path, bool reads) {
 bool IsLost(const std::string& path) {
   const Fault& fault = TheFault();
   return fault.number != 0 && fault.Is("power") && path.find(fault.part) != std::string::npos;
+}
+
+// Before the call is made, and while no other waits for it.
+void TakeTime(const char* call, int fd) {
+  constexpr unsigned kSlowSeconds = 3;
+  if (TheFault().Is("slow") && IsIt(call, PathOf(fd))) sleep(kSlowSeconds);
 }
 
 bool Fails(const char* call, int fd, bool reads = false) {
@@ -192,6 +205,7 @@ bool Fails(const char* call, int fd, bool reads = false) {
 #define FLUSHES(name)                                  \
   int name(int fd) {                                   \
     static auto* const next = Next<int(int)>(#name);   \
+    TakeTime(#name, fd);                               \
     const std::lock_guard lock(mutex);                 \
     if (Fails(#name, fd)) return -1;                   \
     const int result = next(fd);                       \

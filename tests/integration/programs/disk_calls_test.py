@@ -104,6 +104,19 @@ class DiskCalls(harness.ProgramTest):
                 self.assertEqual(sorted(os.listdir(os.path.join(self.dir, "saved"))), before, "it changed nothing")
         self.each_call("worker", "/saved/", attempt)
 
+    def test_a_disk_that_is_slow_is_no_hang(self):
+        best = "  eval: {every: 4 steps}\n  best: {metric: loss}\n"
+        for part, train_extra, extra in (("/model/", "", ""), ("/model/", best, ""),
+                                         ("/profile", "", "profile: {steps: \"2:4\"}\n")):
+            with self.subTest(part=part, train_extra=train_extra):
+                path = self.write("slow.yaml", harness.synthetic_job(
+                    steps=STEPS, nproc=2, shards=2, train_extra=train_extra,
+                    extra=extra + "failure_detection: 1s\nrestart: {max_restarts: 3}\n"))
+                wanted = self.train(path)["model"]["sha256"]
+                result = self.train(path, env=self.at_call("worker", part, 1, "slow"))
+                self.assertIn(self.call().split()[0], ("fsync", "fdatasync"))
+                self.assertEqual((result["model"]["sha256"], result["faults"]), (wanted, []))
+
     def test_the_journal(self):
         path = self.job()
         acknowledged = []

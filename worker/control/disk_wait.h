@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Waiting for a disk. A flush says nothing of how far it is, so a worker that waits for one moves
+// on meanwhile, and is not taken to hang; but not for a disk that takes nothing any more.
+#ifndef LOCKSTEP_WORKER_CONTROL_DISK_WAIT_H_
+#define LOCKSTEP_WORKER_CONTROL_DISK_WAIT_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "worker/control/progress_board.h"
+
+namespace lockstep::worker {
+
+// How long a disk may take nothing, and how often it is looked at: well below any limit of the
+// coordinator's for a worker that does not move.
+inline constexpr absl::Duration kDiskPatience = absl::Minutes(10);
+inline constexpr absl::Duration kDiskLook = absl::Milliseconds(50);
+
+// One wait. Thread-safety: confined to the main thread, which writes the board.
+class DiskWait {
+ public:
+  // Both outlive this.
+  DiskWait(ProgressBoard* board, Clock* clock)
+      : board_(board), clock_(clock), taken_at_(clock->Now()) {}
+
+  // Called every kDiskLook; `taken` counts what the disk took so far. Returns whether there is
+  // patience left; while there is, the board moves.
+  bool Look(int64_t taken);
+
+ private:
+  ProgressBoard* const board_;
+  Clock* const clock_;
+  int64_t taken_ = -1;
+  absl::Time taken_at_;
+};
+
+// Does `work`, which reads or writes files, in a thread, and has the board move meanwhile. `work`
+// calls what it is given whenever the disk took something; that says true: go on. Blocks until
+// `work` has returned; once the patience is over the board stands still, so that the coordinator
+// takes this worker to hang and another one tries. Returns what `work` does. The main thread.
+absl::Status WorkOnDisk(
+    ProgressBoard* board, Clock* clock,
+    const std::function<absl::Status(const std::function<bool()>& go_on)>& work);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_CONTROL_DISK_WAIT_H_
