@@ -11,8 +11,6 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "worker/checkpoint/checkpoint_identity.h"
-#include "worker/checkpoint/model_writer.h"
-#include "worker/control/disk_wait.h"
 #include "worker/state/recovery.h"
 #include "worker/step/eval_tracker.h"
 #include "worker/step/non_finite_ranks.h"
@@ -38,11 +36,6 @@ bool Trainer::FallsOn(const Every& every, int64_t step) const {
   if (every.epochs == 0) return false;
   const int64_t epochs = compiled_.sampler->EpochsCompletedAfter(step);
   return epochs / every.epochs > compiled_.sampler->EpochsCompletedAfter(step - 1) / every.epochs;
-}
-
-bool Trainer::EvalDue(int64_t step) const {
-  if (evaluator_ == nullptr || compiled_.eval_every.never()) return false;
-  return step == compiled_.total_steps || FallsOn(compiled_.eval_every, step);
 }
 
 absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, ShardRange held,
@@ -92,17 +85,27 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   const bool done = early || committed_step() == compiled_.total_steps;
   outcome.drained = !done && header_.drain;
   outcome.regrouped = !done && !header_.drain;
-  if (checkpointer_ != nullptr && !outcome.regrouped) {
+  if (checkpointer_ != nullptr && !outcome.regrouped && !DrainsEarly()) {
     LS_RETURN_IF_ERROR(
         checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline()));
   }
   return outcome;
 }
 
-absl::Status Trainer::AtBoundary(Communicator* communicator, RunRecord* record) {
-  if (EvalDue(committed_step()) || (header_.drain && evaluator_ != nullptr)) {
-    LS_RETURN_IF_ERROR(Evaluate(communicator, record));
+// Whoever asks for it gives a grace, in which an evaluation may not end: the state is safe first.
+// An evaluation that is due is not in that checkpoint, so whoever goes on from it makes it again.
+absl::Status Trainer::Drain(Communicator* communicator, RunRecord* record) {
+  if (checkpointer_ != nullptr) {
+    LS_RETURN_IF_ERROR(policy_->Publish(communicator, Deadline()));
+    LS_RETURN_IF_ERROR(
+        checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline()));
   }
+  return evaluator_ == nullptr ? absl::OkStatus() : Evaluate(communicator, record);
+}
+
+absl::Status Trainer::AtBoundary(Communicator* communicator, RunRecord* record) {
+  if (DrainsEarly()) return Drain(communicator, record);
+  if (EvalDue(committed_step())) LS_RETURN_IF_ERROR(Evaluate(communicator, record));
   if (checkpointer_ == nullptr) return absl::OkStatus();
   const bool due = FallsOn(compiled_.save_every, committed_step());
   if (policy_->publishes() && (due || header_.save)) {
@@ -247,13 +250,6 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
     link_->TellCheckpoint(MarkOf(resumed_->manifest, resumed_->path));
   }
   return BringResumedBest(run_dir);
-}
-
-absl::Status Trainer::BringResumedBest(const std::string& run_dir) {
-  return WorkOnDisk(board_, clock_, [&](const std::function<bool()>& go_on) {
-    return BringBest(resume_source_->storage, *resumed_, run_dir + "/model/best.safetensors",
-                     checkpointer_, go_on);
-  });
 }
 
 void Trainer::NoteFirstCommit() {
@@ -440,59 +436,6 @@ void Trainer::NoteCommitted(const engine::StepResult& result) {
   board_->learning_rate.store(result.learning_rate, std::memory_order_relaxed);
   board_->Moved();
   if (board_->first_commit.load(std::memory_order_relaxed) == 0) NoteFirstCommit();
-}
-
-absl::Status Trainer::Evaluate(Communicator* communicator, RunRecord* record) {
-  const int64_t step = committed_step();
-  board_->Enter(EVALUATING);
-  watch_.At(chaos::Place::kEval, step);
-  LS_ASSIGN_OR_RETURN(
-      const EvalResult result,
-      evaluator_->Run(communicator, step, compiled_.sampler->EpochsAfter(step), Deadline()));
-  eval_ = result;
-  evaluated_step_ = step;
-  if (communicator->rank() == 0) link_->SendEval(result);
-  if (RunRecord* const notes = notes_ != nullptr ? notes_ : record; notes != nullptr) {
-    notes->Eval(result);
-  }
-  // An evaluation that a drain brought about is not one of the undisturbed run: it decides nothing.
-  if (EvalDue(step)) LS_RETURN_IF_ERROR(Track(result, record));
-  board_->Enter(TRAINING);
-  return absl::OkStatus();
-}
-
-absl::Status Trainer::Track(const EvalResult& result, RunRecord* record) {
-  const Train& train = compiled_.job.train();
-  if (!train.has_best() && !train.has_early_stop()) return absl::OkStatus();
-  const engine::Tracking tracking = TrackEval(train, result, executor_->tracking());
-  executor_->SetTracking(tracking);
-  return tracking.best_step == result.step() ? WriteBest(record) : absl::OkStatus();
-}
-
-absl::Status Trainer::WriteBest(RunRecord* record) {
-  const Train& train = compiled_.job.train();
-  const int64_t step = committed_step();
-  const bool copy = record == nullptr && checkpointer_ != nullptr && checkpointer_->KeepsBestToo();
-  if (record == nullptr && !copy) return absl::OkStatus();
-  board_->Enter(SAVING);
-  watch_.At(chaos::Place::kBest, step);
-  LS_RETURN_IF_ERROR(executor_->PublishState());
-  const std::string path =
-      copy ? checkpointer_->BestPath(step) : record->run_dir() + "/model/best.safetensors";
-  const auto weights =
-      BestIsOfAverage(train) ? engine::Weights::kAverage : engine::Weights::kCurrent;
-  const absl::Status written =
-      WorkOnDisk(board_, clock_, [&](const std::function<bool()>& go_on) -> absl::Status {
-        LS_RETURN_IF_ERROR(WriteWeights(path, *compiled_.plan, state_, weights, go_on).status());
-        if (checkpointer_ != nullptr && !copy) checkpointer_->KeepBest(step, path);
-        return absl::OkStatus();
-      });
-  if (!written.ok()) {
-    LS_LOG_WARNING << "the weights of step " << step
-                   << ", the best so far, are not saved: " << written.message()
-                   << "; training goes on, best.safetensors comes with the next better ones";
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace lockstep::worker

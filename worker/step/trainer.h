@@ -188,6 +188,10 @@ class Trainer {
                                                  RunRecord* record);
   // Writes down that the step is made.
   void Note(const engine::StepResult& result, int64_t step, int64_t generation, RunRecord* record);
+  // Returns whether all leave after this step because one was asked to, and steps are left.
+  bool DrainsEarly() const { return header_.drain && committed_step() < compiled_.total_steps; }
+  // Saves and evaluates before they leave so.
+  absl::Status Drain(Communicator* communicator, RunRecord* record);
   // Does what follows a step at its boundary: evaluation and checkpoint, if they are due.
   absl::Status AtBoundary(Communicator* communicator, RunRecord* record);
   // All members hold the same, if it is to be looked at after this step.

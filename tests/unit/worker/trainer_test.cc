@@ -115,6 +115,8 @@ class TrainerTest : public ::testing::Test {
   using Ranks = std::vector<std::unique_ptr<Rank>>;
   using Outcomes = std::vector<absl::StatusOr<TrainOutcome>>;
 
+  ~TrainerTest() override { std::filesystem::remove_all(folder_); }
+
   Ranks Start(int count) {
     Ranks ranks;
     for (int i = 0; i < count; ++i) ranks.push_back(std::make_unique<Rank>(job_, &network_));
@@ -159,6 +161,28 @@ class TrainerTest : public ::testing::Test {
     return alone;
   }
 
+  // The best weights of the run in that folder; empty: none are there.
+  std::string Best(const std::string& run) const {
+    std::ifstream file(absl::StrCat(folder_, "/", run, "/model/best.safetensors"));
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  static void DrainAfterFirstStep(Rank* rank) {
+    rank->AfterFirstStep([rank] {
+      WorkerCommand command;
+      command.mutable_drain();
+      rank->Command(command);
+    });
+  }
+  // The steps after which this rank has told of an evaluation.
+  static std::vector<int64_t> Evaluated(Rank& rank) {
+    std::vector<int64_t> steps;
+    for (const WorkerMessage& message : rank.wire.Sent()) {
+      if (message.has_eval()) steps.push_back(message.eval().step());
+    }
+    return steps;
+  }
+
+  const std::string folder_ = absl::StrCat(::testing::TempDir(), "trainer-", ::getpid());
   const Compiled job_{TrainedJob()};
   FakeNetwork network_;
   int64_t generation_ = 0;
@@ -206,11 +230,7 @@ TEST_F(TrainerTest, AnyNumberOfRanksGivesTheSameState) {
 TEST_F(TrainerTest, AllStopAfterTheStepInWhichOneWasAskedTo) {
   const Ranks alone = Undisturbed();
   const Ranks ranks = Start(3);
-  ranks[2]->AfterFirstStep([&] {
-    WorkerCommand command;
-    command.mutable_drain();
-    ranks[2]->Command(command);
-  });
+  DrainAfterFirstStep(ranks[2].get());
   const Outcomes outcomes = Run(ranks, 0);
   const int64_t stopped = ranks[2]->trainer->committed_step();
   EXPECT_EQ(stopped, 2);  // the wish rode in the second step's header
@@ -359,11 +379,6 @@ TEST_F(TrainerTest, TheRanksThatGaveWhatIsNotFiniteAreNamed) {
 // Rank 0 puts the best weights of the checkpoint into the run's folder. Should it die over that,
 // the others have the state already, and one of them does it.
 TEST_F(TrainerTest, BestWeightsComeBackThoughRankZeroDiesOverThem) {
-  const std::string folder = absl::StrCat(::testing::TempDir(), "trainer-", ::getpid());
-  const auto best_of = [&](const std::string& run) {
-    std::ifstream file(absl::StrCat(folder, "/", run, "/model/best.safetensors"));
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
   JobSpec spec = TrainedJob();
   spec.mutable_train()->mutable_eval()->set_every("1 steps");
   spec.mutable_train()->mutable_best()->set_metric("loss");
@@ -373,13 +388,13 @@ TEST_F(TrainerTest, BestWeightsComeBackThoughRankZeroDiesOverThem) {
     Ranks ranks;
     for (int i = 0; i < count; ++i) {
       ranks.push_back(std::make_unique<Rank>(job, &network_));
-      ranks.back()->SaveIn(folder, run);
+      ranks.back()->SaveIn(folder_, run);
     }
     return ranks;
   };
   const Ranks first = start("first", 1);
   for (const auto& outcome : Run(first, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
-  const std::string best = best_of("first");
+  const std::string best = Best("first");
   ASSERT_FALSE(best.empty());
 
   Ranks ranks = start("second", 2);
@@ -396,12 +411,61 @@ TEST_F(TrainerTest, BestWeightsComeBackThoughRankZeroDiesOverThem) {
   const Outcomes outcomes = Run(ranks, 0);
   EXPECT_TRUE(absl::IsUnavailable(outcomes[0].status())) << outcomes[0].status();
   EXPECT_TRUE(absl::IsAborted(outcomes[1].status())) << outcomes[1].status();
-  EXPECT_EQ(best_of("second"), "");
+  EXPECT_EQ(Best("second"), "");
   ranks.erase(ranks.begin());
   for (const auto& outcome : Run(ranks, kSteps)) ASSERT_TRUE(outcome.ok()) << outcome.status();
-  EXPECT_TRUE(best_of("second") == best);
-  ranks.clear();
-  std::filesystem::remove_all(folder);
+  EXPECT_TRUE(Best("second") == best);
+}
+
+// Whoever asks for a drain gives a grace: nothing that takes time comes before the checkpoint.
+TEST_F(TrainerTest, ADrainSavesBeforeItEvaluates) {
+  Ranks ranks = Start(2);
+  for (const auto& rank : ranks) rank->SaveIn(folder_, "first");
+  DrainAfterFirstStep(ranks[1].get());
+  bool saved_after = false;
+  ranks[0]->storage.BeforeReads([&](const std::string&) {
+    saved_after |= !Evaluated(*ranks[0]).empty();
+    return absl::OkStatus();
+  });
+  for (const auto& outcome : Run(ranks, 0)) {
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_TRUE(outcome->drained);
+  }
+  EXPECT_FALSE(saved_after);
+  EXPECT_THAT(Evaluated(*ranks[0]), testing::ElementsAre(2));
+  EXPECT_EQ(ranks[0]->checkpointer->FindSaved(2).value(),
+            ranks[0]->source.folder + "/step-0000000002");
+}
+
+// The evaluation that was due after the same step is in no checkpoint: whoever goes on makes it.
+TEST_F(TrainerTest, WhatADrainCameBeforeIsEvaluatedByWhoGoesOn) {
+  JobSpec spec = TrainedJob();
+  spec.mutable_train()->mutable_eval()->set_every("2 steps");
+  spec.mutable_train()->mutable_best()->set_metric("loss");
+  const Compiled job(spec);
+  const auto start = [&](const std::string& run) {
+    Ranks ranks;
+    ranks.push_back(std::make_unique<Rank>(job, &network_));
+    ranks.back()->SaveIn(folder_ + "/" + (run == "whole" ? "a" : "b"), run);
+    return ranks;
+  };
+  const Ranks whole = start("whole");
+  for (const auto& outcome : Run(whole, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+
+  const Ranks drained = start("drained");
+  DrainAfterFirstStep(drained[0].get());
+  for (const auto& outcome : Run(drained, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_THAT(Evaluated(*drained[0]), testing::ElementsAre(2));
+
+  const Ranks second = start("second");
+  for (const auto& outcome : Run(second, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(second[0]->board.resumed_step, 2);
+  EXPECT_THAT(Evaluated(*second[0]), testing::ElementsAre(2, 4, 6));
+  EXPECT_EQ(second[0]->trainer->eval()->loss(), whole[0]->trainer->eval()->loss());
+  EXPECT_EQ(std::memcmp(second[0]->trainer->state(), whole[0]->trainer->state(),
+                        job.compiled.plan->state_bytes()),
+            0);
+  EXPECT_TRUE(Best("b/second") == Best("a/whole"));
 }
 
 TEST_F(TrainerTest, WithoutACheckpointSectionNothingIsSavedAlone) {
