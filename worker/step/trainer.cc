@@ -237,6 +237,14 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
                                              board_, Deadline()));
   if (!resumed_.has_value()) return absl::OkStatus();
   const int64_t step = committed_step();
+  // With train.reproducible: false a run of fewer steps is taken too.
+  if (step > compiled_.total_steps) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the checkpoint ", resumed_->path, " is of step ", step, ", and the run has ",
+        compiled_.total_steps,
+        " steps: raise train.steps (or train.epochs), take another checkpoint.dir, or resume: "
+        "never to begin anew"));
+  }
   restored_ = resumed_->here;
   evaluated_step_ = resumed_->manifest.evaluated_step;
   eval_ = EvaluationOf(resumed_->manifest);

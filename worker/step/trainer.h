@@ -106,7 +106,7 @@ class Trainer {
   // the lowest rank that held it. An evaluation of that step that was due and that not all who held
   // it had made is the first thing of the generation. When the step is 0, the members go on from a
   // checkpoint if there is one; `run_dir` then gets the best weights so far. Blocks. Errors: as
-  // StatePolicy::Agree and RestoreState.
+  // StatePolicy::Agree and RestoreState; InvalidArgument when it is of a step beyond the last one.
   absl::Status JoinState(Communicator* communicator, int64_t start_step, const std::string& run_dir,
                          int* first_holder);
 

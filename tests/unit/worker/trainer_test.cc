@@ -468,6 +468,27 @@ TEST_F(TrainerTest, WhatADrainCameBeforeIsEvaluatedByWhoGoesOn) {
   EXPECT_TRUE(Best("b/second") == Best("a/whole"));
 }
 
+TEST_F(TrainerTest, ACheckpointBeyondTheLastStepIsRefused) {
+  const Ranks first = Start(1);
+  first[0]->SaveIn(folder_, "first");
+  for (const auto& outcome : Run(first, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  JobSpec spec = TrainedJob();
+  spec.mutable_train()->set_steps(kSteps - 1);
+  const Compiled job(spec);
+  Ranks ranks;
+  for (int i = 0; i < 2; ++i) {
+    ranks.push_back(std::make_unique<Rank>(job, &network_));
+    ranks.back()->SaveIn(folder_, "second");
+    ranks.back()->source.reproducible = false;
+  }
+  for (const auto& outcome : Run(ranks, 0)) {
+    EXPECT_EQ(outcome.status().code(), absl::StatusCode::kInvalidArgument) << outcome.status();
+    EXPECT_THAT(std::string(outcome.status().message()),
+                HasSubstr("/saved/step-0000000006 is of step 6, and the run has 5 steps: raise "
+                          "train.steps (or train.epochs)"));
+  }
+}
+
 TEST_F(TrainerTest, WithoutACheckpointSectionNothingIsSavedAlone) {
   const Ranks alone = Undisturbed();
   EXPECT_EQ(alone[0]->trainer->SaveAlone().status().code(), absl::StatusCode::kFailedPrecondition);
