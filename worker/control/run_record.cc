@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,22 +21,48 @@ namespace {
 constexpr int64_t kEveryStepUntil = 100;
 constexpr int64_t kLinesOfARun = 1000;
 
+// The bytes up to the last end of a line among the first `bytes` of a file. Errors: those of
+// reading.
+absl::StatusOr<off_t> WholeLines(int fd, off_t bytes, const std::string& path) {
+  char piece[4096];
+  for (off_t end = bytes; end > 0;) {
+    const auto size = std::min<off_t>(end, sizeof(piece));
+    const ssize_t n = ::pread(fd, piece, static_cast<size_t>(size), end - size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n != size) return ErrnoStatus(n < 0 ? errno : EIO, absl::StrCat("read ", path));
+    const size_t last = std::string_view(piece, static_cast<size_t>(size)).rfind('\n');
+    end -= size;
+    if (last != std::string_view::npos) return end + static_cast<off_t>(last) + 1;
+  }
+  return 0;
+}
+
 }  // namespace
 
 void RunRecord::SetWriter(bool writes, bool remembered) {
   Write();
   std::string metrics, ledger;
+  bool wrote;
   {
     absl::MutexLock lock(&mu_);
-    writes_ = writes;
-    if (!remembered) return;
+    wrote = std::exchange(writes_, writes);
+  }
+  absl::MutexLock files(&file_mu_);
+  // Others may have written meanwhile, and cut off what was half written.
+  for (Output* output : {&metrics_file_, &ledger_file_}) {
+    if (wrote) break;
+    output->fd.reset();
+    output->begun = 0;
+  }
+  if (!remembered) return;
+  {
+    absl::MutexLock lock(&mu_);
     for (const Piece& piece : pieces_) {
       metrics += piece.metrics;
       ledger += piece.ledger;
     }
     pieces_.clear();
   }
-  absl::MutexLock lock(&file_mu_);
   Append(&metrics_file_, metrics);
   Append(&ledger_file_, ledger);
 }
@@ -79,7 +106,7 @@ void RunRecord::Eval(const EvalResult& eval) {
 }
 
 void RunRecord::Ledger(int64_t step, int shard, int64_t generation, uint64_t ids_hash) {
-  char record[24];
+  char record[kRecordBytes];
   const int32_t shard32 = shard, generation32 = static_cast<int32_t>(generation);
   std::memcpy(record, &step, 8);
   std::memcpy(record + 8, &shard32, 4);
@@ -112,6 +139,24 @@ void RunRecord::NoteFailing(Output* output, const absl::Status& why) {
   LS_LOG_WARNING << why.message() << "; training goes on, and it is tried again: make room there";
 }
 
+absl::Status RunRecord::Open(const std::string& path, Output* output) {
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  const off_t bytes = ::lseek(fd.get(), 0, SEEK_END);
+  if (bytes < 0) return ErrnoStatus(errno, absl::StrCat("seek ", path));
+  off_t whole = 0;
+  if (output->record_bytes > 0) {
+    whole = bytes - bytes % static_cast<off_t>(output->record_bytes);
+  } else {
+    LS_ASSIGN_OR_RETURN(whole, WholeLines(fd.get(), bytes, path));
+  }
+  if (whole < bytes && ::ftruncate(fd.get(), whole) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cut ", path));
+  }
+  output->fd = std::move(fd);
+  return absl::OkStatus();
+}
+
 void RunRecord::Append(Output* output, const std::string& bytes) {
   // Whole batches alone are left out, so that lines and records stay whole.
   if (output->kept.size() + bytes.size() <= kMostKept) {
@@ -121,12 +166,10 @@ void RunRecord::Append(Output* output, const std::string& bytes) {
   }
   const std::string path = absl::StrCat(run_dir_, "/", output->name);
   if (!output->kept.empty() && !output->fd.valid()) {
-    output->fd = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-    if (!output->fd.valid()) {
-      return NoteFailing(output, ErrnoStatus(errno, absl::StrCat("open ", path)));
-    }
+    const absl::Status opened = Open(path, output);
+    if (!opened.ok()) return NoteFailing(output, opened);
   }
-  size_t done = 0;
+  size_t& done = output->begun;
   while (done < output->kept.size()) {
     const ssize_t n =
         ::write(output->fd.get(), output->kept.data() + done, output->kept.size() - done);
@@ -137,7 +180,14 @@ void RunRecord::Append(Output* output, const std::string& bytes) {
     }
     done += static_cast<size_t>(n);
   }
-  output->kept.erase(0, done);
+  size_t whole = 0;
+  if (output->record_bytes > 0) {
+    whole = done - done % output->record_bytes;
+  } else if (done > 0) {
+    whole = output->kept.rfind('\n', done - 1) + 1;
+  }
+  output->kept.erase(0, whole);
+  done -= whole;
   if (!output->kept.empty() || !std::exchange(output->failing, false)) return;
   LS_LOG_INFO << path << " is written again"
               << (std::exchange(output->lossy, false) ? "; some of it is missing" : "");

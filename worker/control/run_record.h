@@ -67,21 +67,27 @@ class RunRecord {
   // A file that is added to.
   struct Output {
     const char* name = nullptr;
+    size_t record_bytes = 0;  // 0: it has lines
     UniqueFd fd;
-    std::string kept;      // not taken yet; a part of its first line or record may be
+    std::string kept;      // whole lines or records, of which not all is in the file
+    size_t begun = 0;      // bytes of the first of them that are
     bool failing = false;  // and that was said
     bool lossy = false;    // lines or records are missing
   };
   static constexpr size_t kMostKept = 8 << 20;
+  static constexpr size_t kRecordBytes = 24;
   void Append(Output* output, const std::string& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mu_);
+  // Opens it, and cuts off the half line or record of one who was killed or whose disk was full, so
+  // that what follows is whole.
+  static absl::Status Open(const std::string& path, Output* output);
   // Says why, once until it is written again.
   void NoteFailing(Output* output, const absl::Status& why);
 
   const std::string run_dir_;
   const int64_t total_steps_;
   absl::Mutex file_mu_;  // one writer at a time; before mu_
-  Output metrics_file_ ABSL_GUARDED_BY(file_mu_) = {"metrics.jsonl", {}, {}};
-  Output ledger_file_ ABSL_GUARDED_BY(file_mu_) = {"ledger.bin", {}, {}};
+  Output metrics_file_ ABSL_GUARDED_BY(file_mu_) = {"metrics.jsonl", 0, {}, {}};
+  Output ledger_file_ ABSL_GUARDED_BY(file_mu_) = {"ledger.bin", kRecordBytes, {}, {}};
 
   absl::Mutex mu_;
   bool writes_ ABSL_GUARDED_BY(mu_) = false;

@@ -8,7 +8,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,7 +19,28 @@
 namespace lockstep::worker {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+// No file may have more bytes while it lives.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &old_), 0);
+    const rlimit small{bytes, old_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  }
+  ~FileLimit() {
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &old_), 0);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FileLimit(const FileLimit&) = delete;
+  FileLimit& operator=(const FileLimit&) = delete;
+
+ private:
+  void (*const handler_)(int);
+  rlimit old_{};
+};
 
 class RunRecordTest : public ::testing::Test {
  protected:
@@ -29,6 +53,17 @@ class RunRecordTest : public ::testing::Test {
     std::stringstream text;
     text << file.rdbuf();
     return text.str();
+  }
+  void Put(const std::string& name, const std::string& bytes) {
+    std::ofstream(dir_ + "/" + name, std::ios::binary) << bytes;
+  }
+  // The steps in ledger.bin.
+  std::vector<int64_t> Steps() {
+    const std::string ledger = Read("ledger.bin");
+    EXPECT_EQ(ledger.size() % 24, 0u);
+    std::vector<int64_t> steps(ledger.size() / 24);
+    for (size_t i = 0; i < steps.size(); ++i) std::memcpy(&steps[i], ledger.data() + i * 24, 8);
+    return steps;
   }
   std::string dir_;
 };
@@ -103,19 +138,14 @@ TEST_F(RunRecordTest, AFolderThatCannotBeWrittenToCostsNoRun) {
 TEST_F(RunRecordTest, WhatTheDiskDidNotTakeComesLater) {
   RunRecord record(dir_, 1000);
   record.SetWriter(true, false);
-  rlimit old;
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit small{1000, old.rlim_max};  // no multiple of a record's 24 bytes
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::optional<FileLimit> limit(1000);  // no multiple of a record's 24 bytes
   testing::internal::CaptureStderr();
   for (int64_t step = 1; step <= 50; ++step) {
     record.Ledger(step, 0, 1, static_cast<uint64_t>(step));
     record.Write();
   }
   const std::string said = testing::internal::GetCapturedStderr();
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old), 0);
-  std::signal(SIGXFSZ, handler);
+  limit.reset();
   EXPECT_EQ(Read("ledger.bin").size(), 1000u);
   EXPECT_THAT(said, HasSubstr("write " + dir_ + "/ledger.bin: File too large"));
   EXPECT_THAT(said, HasSubstr("files may have 1000 bytes: ulimit -f"));
@@ -128,6 +158,49 @@ TEST_F(RunRecordTest, WhatTheDiskDidNotTakeComesLater) {
     std::memcpy(&read, ledger.data() + (step - 1) * 24, 8);
     EXPECT_EQ(read, step);
   }
+}
+
+// Who wrote it before was killed in the middle, or its disk was full.
+TEST_F(RunRecordTest, HalfARecordAndHalfALineAreCutOff) {
+  for (const std::string& lines : {std::string(), std::string("{\"kind\":\"step\"}\n")}) {
+    for (const std::string half : {std::string(), std::string("{"), std::string(10000, 'x')}) {
+      Put("metrics.jsonl", lines + half);
+      std::string record(30, '\0');
+      record[0] = 7;
+      Put("ledger.bin", record);
+      RunRecord next(dir_, 1000);
+      next.SetWriter(true, false);
+      next.Step(8, 0.05, 1.5, 0.1, 3072);
+      next.Ledger(8, 0, 2, 88);
+      next.Write();
+      EXPECT_EQ(Read("metrics.jsonl"),
+                lines +
+                    "{\"kind\":\"step\",\"step\":8,\"epoch\":0.05,\"loss\":1.5,\"lr\":0.1,"
+                    "\"samples\":3072}\n");
+      EXPECT_THAT(Steps(), ElementsAre(7, 8));
+    }
+  }
+}
+
+// Another one wrote meanwhile, and cut off the half.
+TEST_F(RunRecordTest, WhoWritesAgainWritesTheRecordOfWhichTheDiskTookAPart) {
+  RunRecord first(dir_, 1000), second(dir_, 1000);
+  first.SetWriter(true, false);
+  {
+    const FileLimit limit(30);
+    first.Ledger(1, 0, 1, 11);
+    first.Ledger(2, 0, 1, 22);
+    first.SetWriter(false, false);
+  }
+  EXPECT_EQ(Read("ledger.bin").size(), 30u);
+  second.SetWriter(true, false);
+  second.Ledger(3, 0, 2, 33);
+  second.SetWriter(false, false);
+  EXPECT_THAT(Steps(), ElementsAre(1, 3));
+  first.SetWriter(true, false);
+  first.Ledger(4, 0, 3, 44);
+  first.Write();
+  EXPECT_THAT(Steps(), ElementsAre(1, 3, 2, 4));
 }
 
 TEST_F(RunRecordTest, NumbersThatAreNotFiniteAreNull) {
