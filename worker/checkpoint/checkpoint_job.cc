@@ -214,21 +214,22 @@ absl::StatusOr<checkpoint::FoundCheckpoint> CheckpointJob::Publish() {
   }
   hold_.reset();
   state_.store(State::kPublished, std::memory_order_release);
-  if (const absl::Status tidied = RemoveOld(); !tidied.ok()) {
+  if (const absl::Status tidied = RemoveOld(made->manifest); !tidied.ok()) {
     LS_LOG_WARNING << "old checkpoints stay in " << settings_.folder << ": " << tidied.message();
   }
   return made;
 }
 
-absl::Status CheckpointJob::RemoveOld() {
+absl::Status CheckpointJob::RemoveOld(const checkpoint::Manifest& manifest) {
   checkpoint::Storage* const storage = settings_.storage;
   LS_RETURN_IF_ERROR(checkpoint::Tidy(storage, settings_.folder, settings_.writer, step()));
   LS_RETURN_IF_ERROR(checkpoint::Prune(storage, settings_.folder, settings_.keep));
   LS_RETURN_IF_ERROR(
       storage->Point(settings_.folder + "/last", checkpoint::CheckpointName(step())));
-  if (settings_.manifest.best_step == 0) return absl::OkStatus();
-  return storage->Point(settings_.folder + "/best",
-                        checkpoint::BestName(settings_.manifest.best_step));
+  if (manifest.best_step == 0) return absl::OkStatus();
+  const std::string link = settings_.folder + "/best";
+  if (manifest.best_sha256.empty()) return storage->Remove(link);  // they are not there
+  return storage->Point(link, checkpoint::BestName(manifest.best_step));
 }
 
 void CheckpointJob::Remove() {

@@ -102,8 +102,8 @@ class CheckpointJob {
   // there: this rank stood still while its job went on.
   absl::Status TakeItsPlace(checkpoint::Manifest* manifest);
   absl::StatusOr<checkpoint::FoundCheckpoint> TryToPublish();
-  // After it was made: what is older, and the links for people.
-  absl::Status RemoveOld();
+  // After it was made, with that manifest: what is older, and the links for people.
+  absl::Status RemoveOld(const checkpoint::Manifest& manifest);
   std::string saving() const {
     return checkpoint::SavingName(settings_.manifest.step, settings_.writer);
   }

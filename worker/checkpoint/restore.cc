@@ -263,6 +263,7 @@ absl::Status BringBest(checkpoint::Storage* storage, const Restored& restored,
   if (brought.ok()) brought = storage->MakeFolder(path.substr(0, path.rfind('/')));
   if (brought.ok()) brought = storage->Link(from, path);
   if (!brought.ok()) {
+    storage->Remove(path).IgnoreError();  // what is there may be of steps that are made again
     LS_LOG_WARNING << "the weights of step " << manifest.best_step
                    << ", the best so far, are not there: " << brought.message()
                    << "; best.safetensors comes with the next better ones";

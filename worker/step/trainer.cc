@@ -85,6 +85,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   const bool done = early || committed_step() == compiled_.total_steps;
   outcome.drained = !done && header_.drain;
   outcome.regrouped = !done && !header_.drain;
+  if (done) TellOfMissingBest(record);
   if (checkpointer_ != nullptr && !outcome.regrouped && !DrainsEarly()) {
     LS_RETURN_IF_ERROR(
         checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline()));
@@ -211,6 +212,7 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
     // What was evaluated of steps that are lost says nothing of those that are made again.
     evaluated_step_ = 0;
     eval_.reset();
+    best_saved_ = {};
     LS_RETURN_IF_ERROR(Resume(communicator, run_dir));
   } else {
     evaluate_first_ = EvalDue(start_step) && agreement.evaluated_step < start_step;

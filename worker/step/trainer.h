@@ -210,8 +210,13 @@ class Trainer {
   absl::Status Evaluate(Communicator* communicator, RunRecord* record);
   // Counts an evaluation for the best weights and the early stop.
   absl::Status Track(const EvalResult& result, RunRecord* record);
-  // Saves the weights as the best so far, where this rank does.
+  // Where this rank saves the weights of the best evaluation, of `step`; empty: it does not.
+  std::string BestFile(const RunRecord* record, int64_t step) const;
+  // Saves the weights as the best so far, where this rank does. When they cannot be saved, that is
+  // said, and no older ones are left in their place.
   absl::Status WriteBest(RunRecord* record);
+  // Says so when the run ends without them.
+  void TellOfMissingBest(const RunRecord* record) const;
 
   const CompiledJob compiled_;
   const JobData* const data_;
@@ -242,6 +247,7 @@ class Trainer {
   FaultInjector* faults_ = nullptr;
   Checkpointer* checkpointer_ = nullptr;
   const ResumeSource* resume_source_ = nullptr;
+  std::pair<std::string, int64_t> best_saved_;  // the newest by this rank: its file, its step
   bool restored_ = false;  // the state is still that of a checkpoint in this rank's folder
   std::optional<Restored> resumed_;  // the checkpoint that the job went on from
   std::function<void()> on_mark_;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a trainer evaluates, and the best weights that it keeps.
+#include <unistd.h>
+
 #include <string>
+#include <utility>
 
 #include "common/log.h"
 #include "common/status.h"
@@ -43,30 +46,44 @@ absl::Status Trainer::Track(const EvalResult& result, RunRecord* record) {
   return tracking.best_step == result.step() ? WriteBest(record) : absl::OkStatus();
 }
 
+std::string Trainer::BestFile(const RunRecord* record, int64_t step) const {
+  if (record != nullptr) return record->run_dir() + "/model/best.safetensors";
+  const bool copy = checkpointer_ != nullptr && checkpointer_->KeepsBestToo();
+  return copy ? checkpointer_->BestPath(step) : "";
+}
+
 absl::Status Trainer::WriteBest(RunRecord* record) {
-  const Train& train = compiled_.job.train();
   const int64_t step = committed_step();
-  const bool copy = record == nullptr && checkpointer_ != nullptr && checkpointer_->KeepsBestToo();
-  if (record == nullptr && !copy) return absl::OkStatus();
+  const std::string path = BestFile(record, step);
+  if (path.empty() || best_saved_ == std::pair(path, step)) return absl::OkStatus();
   board_->Enter(SAVING);
   watch_.At(chaos::Place::kBest, step);
   LS_RETURN_IF_ERROR(executor_->PublishState());
-  const std::string path =
-      copy ? checkpointer_->BestPath(step) : record->run_dir() + "/model/best.safetensors";
-  const auto weights =
-      BestIsOfAverage(train) ? engine::Weights::kAverage : engine::Weights::kCurrent;
+  const auto weights = BestIsOfAverage(compiled_.job.train()) ? engine::Weights::kAverage
+                                                              : engine::Weights::kCurrent;
   const absl::Status written =
       WorkOnDisk(board_, clock_, [&](const std::function<bool()>& go_on) -> absl::Status {
         LS_RETURN_IF_ERROR(WriteWeights(path, *compiled_.plan, state_, weights, go_on).status());
-        if (checkpointer_ != nullptr && !copy) checkpointer_->KeepBest(step, path);
+        if (checkpointer_ != nullptr && record != nullptr) checkpointer_->KeepBest(step, path);
         return absl::OkStatus();
       });
-  if (!written.ok()) {
+  if (written.ok()) {
+    best_saved_ = {path, step};
+  } else {
+    ::unlink(path.c_str());
     LS_LOG_WARNING << "the weights of step " << step
                    << ", the best so far, are not saved: " << written.message()
                    << "; training goes on, best.safetensors comes with the next better ones";
   }
   return absl::OkStatus();
+}
+
+void Trainer::TellOfMissingBest(const RunRecord* record) const {
+  const int64_t step = executor_->tracking().best_step;
+  const std::string path = BestFile(record, step);
+  if (step == 0 || path.empty() || ::access(path.c_str(), F_OK) == 0) return;
+  LS_LOG_WARNING << "the best evaluation was that of step " << step
+                 << ", whose weights are not saved: there is no " << path;
 }
 
 absl::Status Trainer::BringResumedBest(const std::string& run_dir) {

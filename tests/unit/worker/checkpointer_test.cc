@@ -2,6 +2,7 @@
 #include "worker/checkpoint/checkpointer.h"
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,28 @@ TEST_F(CheckpointerTest, AnyNumberOfWorkersReadsWhatAnyNumberWrote) {
     EXPECT_EQ(manifest.evaluated_step, 4);
     EXPECT_EQ(manifest.best_step, 3);
     EXPECT_EQ(EvaluationOf(manifest)->loss(), 0.1);
+    EXPECT_EQ(manifest.best_sha256, "");
     EXPECT_TRUE(Hidden().empty());
   }
+}
+
+// The weights may be missing: a full disk did not take them.
+TEST_F(CheckpointerTest, TheLinkToTheBestWeightsNamesThemOrIsNotThere) {
+  Job job(folder_, 1);
+  job.Enter();
+  const auto save = [&](int64_t best_step) {
+    job.Step();
+    job.decided().best_step = best_step;
+    job.Complete();
+    std::error_code none;
+    return fs::read_symlink(folder_ + "/best", none).string();
+  };
+  fs::create_directories(folder_);
+  std::ofstream(folder_ + "/" + checkpoint::BestName(1)) << "weights";
+  EXPECT_EQ(save(1), checkpoint::BestName(1));
+  EXPECT_EQ(save(2), "");
+  std::ofstream(folder_ + "/" + checkpoint::BestName(3)) << "weights";
+  EXPECT_EQ(save(3), checkpoint::BestName(3));
 }
 
 TEST_F(CheckpointerTest, HoldsTheStateOfItsStepWhileTrainingGoesOn) {

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/control/run_record.h"
 
-#include <sys/resource.h>
-
 #include <cmath>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -15,32 +12,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/worker/file_limit.h"
 
 namespace lockstep::worker {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// No file may have more bytes while it lives.
-class FileLimit {
- public:
-  explicit FileLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &old_), 0);
-    const rlimit small{bytes, old_.rlim_max};
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  }
-  ~FileLimit() {
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &old_), 0);
-    std::signal(SIGXFSZ, handler_);
-  }
-  FileLimit(const FileLimit&) = delete;
-  FileLimit& operator=(const FileLimit&) = delete;
-
- private:
-  void (*const handler_)(int);
-  rlimit old_{};
-};
 
 class RunRecordTest : public ::testing::Test {
  protected:
@@ -163,7 +141,7 @@ TEST_F(RunRecordTest, WhatTheDiskDidNotTakeComesLater) {
 // Who wrote it before was killed in the middle, or its disk was full.
 TEST_F(RunRecordTest, HalfARecordAndHalfALineAreCutOff) {
   for (const std::string& lines : {std::string(), std::string("{\"kind\":\"step\"}\n")}) {
-    for (const std::string half : {std::string(), std::string("{"), std::string(10000, 'x')}) {
+    for (const std::string& half : {std::string(), std::string("{"), std::string(10000, 'x')}) {
       Put("metrics.jsonl", lines + half);
       std::string record(30, '\0');
       record[0] = 7;

@@ -29,6 +29,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/checkpoint/recording_storage.h"
 #include "tests/unit/worker/fake_session.h"
+#include "tests/unit/worker/file_limit.h"
 #include "tests/unit/worker/group_members.h"
 #include "tests/unit/worker/small_job.h"
 
@@ -466,6 +467,39 @@ TEST_F(TrainerTest, WhatADrainCameBeforeIsEvaluatedByWhoGoesOn) {
                         job.compiled.plan->state_bytes()),
             0);
   EXPECT_TRUE(Best("b/second") == Best("a/whole"));
+}
+
+// What a full disk does not take leaves nothing under the name of the best that is not it.
+TEST_F(TrainerTest, WeightsThatAreNotTheBestAnyMoreAreNotKeptAsTheBest) {
+  JobSpec spec = TrainedJob();
+  spec.mutable_train()->mutable_eval()->set_every("1 steps");
+  spec.mutable_train()->mutable_best()->set_metric("loss");
+  spec.mutable_train()->mutable_model()->mutable_mlp()->set_hidden(0, 900);
+  spec.mutable_train()->mutable_optimizer()->mutable_sgd()->set_lr(1e-3);  // each step is better
+  const Compiled job(spec);
+  Ranks ranks;
+  ranks.push_back(std::make_unique<Rank>(job, &network_));
+  std::filesystem::create_directories(folder_ + "/run/model");
+  ranks[0]->record = std::make_unique<RunRecord>(folder_ + "/run", kSteps);
+  ranks[0]->AfterFirstStep([&, told = false]() mutable {
+    if (std::exchange(told, true)) return;
+    WorkerCommand command;
+    command.mutable_regroup()->set_generation(generation_);
+    ranks[0]->Command(command);
+  });
+  for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  ASSERT_EQ(ranks[0]->trainer->committed_step(), 2);
+  ASSERT_NE(Best("run"), "");
+  std::string said;
+  {
+    const FileLimit limit(16 << 10);  // what is said has room
+    testing::internal::CaptureStderr();
+    for (const auto& outcome : Run(ranks, 2)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+    said = testing::internal::GetCapturedStderr();
+  }
+  EXPECT_EQ(Best("run"), "");
+  EXPECT_THAT(said,
+              HasSubstr("the best evaluation was that of step 6, whose weights are not saved"));
 }
 
 TEST_F(TrainerTest, ACheckpointBeyondTheLastStepIsRefused) {
