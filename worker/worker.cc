@@ -374,6 +374,7 @@ class Worker {
     WorkerFinished finished;
     finished.set_generation(highest_generation_);
     finished.set_steps(trainer_->committed_step());
+    finished.set_total_steps(trainer_->total_steps());
     finished.set_epochs(trainer_->epochs_done());
     finished.set_train_seconds(trainer_->train_seconds());
     finished.set_samples_per_second(trainer_->samples_per_second());

@@ -248,13 +248,14 @@ void BeginFinishCommand(Context& context, Job& job) {
 void BeginFinish(Context& context, Job& job) {
   if (IsCommand(job)) return BeginFinishCommand(context, job);
   bool drained = false;
-  int64_t steps = 0;
+  int64_t steps = 0, total = 0;
   std::string model;
   for (const Slot& slot : job.slots) {
     if (slot.vacant() || !slot.worker->finished) continue;
     const WorkerFinished& finished = *slot.worker->finished;
     drained |= finished.drained();
     steps = std::max<int64_t>(steps, finished.steps());
+    total = std::max<int64_t>(total, finished.total_steps());
     if (model.empty()) model = finished.model_path();
   }
   if (drained && job.preempted && !job.timed_out) {
@@ -273,6 +274,10 @@ void BeginFinish(Context& context, Job& job) {
                 absl::StrCat("drained at step ", steps,
                              model.empty() ? "" : absl::StrCat("; model saved at ", model)),
                 kExitCancelled);
+  } else if (steps < total) {
+    BeginEnding(
+        context, job, SUCCEEDED,
+        absl::StrCat("stopped early after step ", steps, " of ", total, " (train.early_stop)"), 0);
   } else {
     BeginEnding(context, job, SUCCEEDED, absl::StrCat("all ", Count(steps, "step"), " done"), 0);
   }

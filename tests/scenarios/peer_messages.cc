@@ -102,6 +102,7 @@ bool ParseWorkerReport(const Command& command, WorkerMessage& message) {
     mark.set_path(absl::StrCat("runs/", mark.step()));
   } else if (command.verb() == "finished") {
     message.mutable_finished()->set_steps(command.number("steps", 10));
+    message.mutable_finished()->set_total_steps(command.number("total", 0));
     message.mutable_finished()->set_drained(command.flag("drained"));
   } else if (command.verb() == "failed") {
     message.mutable_failed()->set_code(static_cast<int>(command.number("code", 13)));

@@ -76,9 +76,11 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   }
   const bool early = StopsEarly(train, executor_->tracking());
   if (early && record != nullptr) {
+    const engine::Tracking tracking = executor_->tracking();
+    const std::string best = absl::StrCat("the best was that of step ", tracking.stop_step);
     LS_LOG_INFO << "stopped early after step " << committed_step() << ": no better "
-                << train.early_stop().metric() << " for " << executor_->tracking().stop_count
-                << " evaluations; the best was that of step " << executor_->tracking().stop_step;
+                << train.early_stop().metric() << " for " << tracking.stop_count << " evaluations; "
+                << (tracking.stop_step > 0 ? best : "none was a number");
   }
   LS_RETURN_IF_ERROR(policy_->Publish(communicator, Deadline()));
   TrainOutcome outcome;

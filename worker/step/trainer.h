@@ -126,6 +126,7 @@ class Trainer {
   // communicator and of saving.
   absl::StatusOr<std::string> SaveTogether(Communicator* communicator);
 
+  int64_t total_steps() const { return compiled_.total_steps; }
   int64_t committed_step() const { return executor_->committed_step(); }
   // The newest step that this worker is bound to: committed_step(), or the one after it.
   int64_t begun_step() const { return executor_->begun_step(); }

@@ -502,6 +502,23 @@ TEST_F(TrainerTest, WeightsThatAreNotTheBestAnyMoreAreNotKeptAsTheBest) {
               HasSubstr("the best evaluation was that of step 6, whose weights are not saved"));
 }
 
+TEST_F(TrainerTest, AnEarlyStopWithoutAnyNumberSaysSo) {
+  JobSpec spec = TrainedJob();
+  spec.mutable_train()->mutable_eval()->set_every("1 steps");
+  spec.mutable_train()->mutable_early_stop()->set_metric("loss");
+  spec.mutable_train()->mutable_early_stop()->set_patience(2);
+  spec.mutable_train()->mutable_optimizer()->mutable_sgd()->set_lr(1e30);
+  const Compiled job(spec);
+  Ranks ranks;
+  ranks.push_back(std::make_unique<Rank>(job, &network_));
+  ranks[0]->record = std::make_unique<RunRecord>(folder_, kSteps);
+  testing::internal::CaptureStderr();
+  for (const auto& outcome : Run(ranks, 0)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("stopped early after step 2: no better loss for 2 evaluations; none was a "
+                        "number"));
+}
+
 TEST_F(TrainerTest, ACheckpointBeyondTheLastStepIsRefused) {
   const Ranks first = Start(1);
   first[0]->SaveIn(folder_, "first");
