@@ -155,7 +155,8 @@ const std::vector<Flag>& AllFlags() {
       {.name = "prompt",
        .value = "TEXT",
        .verbs = {"generate"},
-       .help = "what the text begins with; for a model of tokens their numbers"},
+       .help = "what the text begins with; for a model of tokens their numbers",
+       .may_be_empty = true},
       {.name = "tokens", .value = "N", .verbs = {"generate"}, .help = "how many to make (200)"},
       {.name = "temperature",
        .value = "T",
@@ -446,7 +447,7 @@ absl::StatusOr<Words> SplitWords(const std::string& verb, const std::vector<std:
       }
       value = arguments[++i];
     }
-    if (!flag->value.empty() && value.empty()) {
+    if (!flag->value.empty() && value.empty() && !flag->may_be_empty) {
       return Usage(absl::StrCat("'", written, "' needs a value: ", flag->value));
     }
     words.flags[flag->name].push_back(value);

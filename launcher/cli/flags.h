@@ -19,6 +19,7 @@ struct Flag {
   std::vector<std::string> verbs;  // that take it; empty: all
   std::string help = {};           // one line
   std::vector<std::string> aliases = {};
+  bool may_be_empty = false;  // the value
 };
 // Every flag of the launcher, in the order of --help. Lives for ever.
 const std::vector<Flag>& AllFlags();

@@ -261,6 +261,9 @@ TEST(Arguments, FlagsThatNameTheCoordinatorAreKeptForFurtherCommands) {
 
 TEST(Arguments, Generate) {
   const GenerateArgs plain = Parse<GenerateArgs>({"generate", "m"});
+  // As a script has it whose variable is empty.
+  EXPECT_EQ(Parse<GenerateArgs>({"generate", "m", "--prompt", ""}).prompt, "");
+  EXPECT_EQ(Parse<GenerateArgs>({"generate", "m", "--prompt="}).prompt, "");
   EXPECT_EQ(plain.model, "m");
   EXPECT_EQ(plain.tokens, 200);
   EXPECT_EQ(plain.temperature, 1);
@@ -374,6 +377,7 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"--nproc-per-node=two", "j.yaml"}, "expected a number of workers, auto, cpu or gpu"},
       {{"--nproc-per-node"}, "needs a value: N"},
       {{"--set=", "j.yaml"}, "needs a value: PATH=VALUE"},
+      {{"generate", "m", "--prompt"}, "needs a value: TEXT"},
       {{"--quiet=1", "j.yaml"}, "takes no value"},
       {{"--rdzv-backend=c10d", "j.yaml"}, "is a flag of torchrun: there is one kind of rendezvous"},
       {{"--nnodes=2", "j.yaml"}, "--rdzv-endpoint=HOST:PORT and --node-rank=K"},
