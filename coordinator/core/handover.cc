@@ -216,7 +216,8 @@ void Relieve(Context& context, Job& job, int index) {
 bool IsFit(Context& context, Job& job, Slot& relief) {
   std::string why = WhyNotAdmitted(job, *relief.worker);
   if (why.empty() && IsBoundToHost(*relief.worker)) {
-    why = "no worker of another host reaches it (launcher join --interfaces)";
+    why = absl::StrCat("no worker of another host reaches it (",
+                       InterfacesFlag(context.state.options.nodes_by), ")");
   }
   if (why.empty()) return true;
   ExcludeNode(context, job, relief.worker->node_id, why);

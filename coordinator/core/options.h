@@ -79,6 +79,11 @@ inline std::string NodesStarter(NodesBy by) {
   return by == NodesBy::kSameCommand ? "the same command" : "";
 }
 
+// Returns where the network that joins hosts is named, for messages.
+inline std::string InterfacesFlag(NodesBy by) {
+  return by == NodesBy::kJoin ? "'launcher join --interfaces'" : "--interfaces";
+}
+
 }  // namespace lockstep::coordinator
 
 #endif  // LOCKSTEP_COORDINATOR_CORE_OPTIONS_H_

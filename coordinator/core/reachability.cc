@@ -22,10 +22,13 @@ namespace {
 // Between two tries of hosts without which the job cannot go on.
 constexpr absl::Duration kFirstRetry = absl::Seconds(1);
 constexpr absl::Duration kLastRetry = absl::Seconds(15);
-constexpr char kAdvice[] =
-    "let the hosts' workers make TCP connections to each other (any port), or name the network "
-    "that "
-    "joins them with 'launcher join --interfaces'";
+
+std::string Advice(const Context& context) {
+  return absl::StrCat(
+      "let the hosts' workers make TCP connections to each other (any port), or name the network "
+      "that joins them with ",
+      InterfacesFlag(context.state.options.nodes_by));
+}
 
 // The living members of the newest generation, by node.
 std::map<std::string, std::vector<Worker*>> MembersByNode(Job& job) {
@@ -92,9 +95,9 @@ void SendAway(Context& context, Job& job, const std::set<std::string>& gone) {
     });
     const std::string why = cut == job.cuts.end() ? "out of reach of its peers" : cut->text;
     ExcludeNode(context, job, id, why);
-    AppendNotice(
-        context, job,
-        absl::StrCat(why, "; the job goes on without ", workers.front()->host, ": ", kAdvice));
+    AppendNotice(context, job,
+                 absl::StrCat(why, "; the job goes on without ", workers.front()->host, ": ",
+                              Advice(context)));
     for (Worker* worker : workers) {
       Judge(context, job, *worker, why);
       worker->node_lost = true;  // nothing is said against the worker
@@ -144,7 +147,7 @@ void DecideCuts(Context& context, Job& job) {
   } else {
     const int doublings = std::min(job.reach_tries++, 8);
     job.reach_again = context.now + std::min(kLastRetry, kFirstRetry * (int64_t{1} << doublings));
-    job.reach_text = absl::StrCat(said, "; the hosts try again: ", kAdvice);
+    job.reach_text = absl::StrCat(said, "; the hosts try again: ", Advice(context));
     WaitsForReach(context, job);
   }
   job.cuts.clear();

@@ -120,9 +120,12 @@ absl::Status AddPlace(Context& context, Job& job) {
   }
   Slot* slot = AddSlot(context, job);
   if (slot == nullptr) {
+    const NodesBy by = context.state.options.nodes_by;
+    const std::string starter = NodesStarter(by);
     return absl::ResourceExhaustedError(
-        "no connected node has a free slot; start one with "
-        "'launcher join', or join with more --slots");
+        absl::StrCat("no connected node has a free slot",
+                     starter.empty() ? "" : absl::StrCat("; start one with ", starter),
+                     by == NodesBy::kJoin ? ", or join with more --slots" : ""));
   }
   StartLife(context, job, *slot);
   return absl::OkStatus();

@@ -178,6 +178,10 @@ bool SetOptions(const Command& command, Options& options) {
     SetQuota(command, options);
     return true;
   }
+  if (command.verb() == "nodes-by") {
+    options.nodes_by = command.word(0) == "command" ? NodesBy::kSameCommand : NodesBy::kNobody;
+    return true;
+  }
   if (command.verb() != "keep") return false;
   options.keep_ended = static_cast<size_t>(command.number("ended"));
   options.keep_ended_for = command.duration("for", absl::Minutes(5));
