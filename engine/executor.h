@@ -290,8 +290,8 @@ class Inference {
   };
 
   // One evaluation block of `fields`, each [eval_block, shape...]; the first `valid` samples count,
-  // the rest is padding. REQUIRES: kAverage only with ema_decay. Errors: InvalidArgument, DataLoss,
-  // Aborted (cancelled), those of the hooks.
+  // the rest is padding. REQUIRES: TrainSpec::evaluates; kAverage only with ema_decay. Errors:
+  // InvalidArgument, DataLoss, Aborted (cancelled), those of the hooks.
   virtual absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums, Weights weights,
                                 const BlockHooks& hooks) = 0;
   absl::Status Evaluate(Fields fields, int64_t valid, EvalSums* sums,

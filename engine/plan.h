@@ -91,7 +91,7 @@ class Plan {
   // gradients and these lie the batch statistics, summed over micro-batches and shards likewise.
   virtual int64_t gradient_count() const = 0;
   virtual const std::vector<Bucket>& buckets() const = 0;
-  // Activations and workspace: the high-water mark, exact.
+  // Activations and workspace of what the spec has the plan run: the high-water mark, exact.
   virtual size_t arena_bytes() const = 0;
   // Bytes of a GPU's memory that an executor takes, with Memory::moment_bytes; 0 for a CPU's plan.
   virtual size_t device_bytes(size_t moment_bytes) const = 0;

@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_ENGINE_TRAIN_SPEC_H_
 #define LOCKSTEP_ENGINE_TRAIN_SPEC_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -192,6 +193,7 @@ struct TrainSpec {
   int accumulate = 1;         // micro-batches of a shard
   int shards = 1;             // of the job (enters D and randomness, not the kernels)
   int64_t eval_block = 1000;  // samples of one evaluation block
+  bool evaluates = true;      // without, there is no room for evaluation blocks, and none is run
   // fp32, tf32, bf16, fp16, pure_bf16 or pure_fp16: see passes/precision.h.
   std::string precision = "fp32";
   // With bf16: the factors of linear layers' products in FP8, see passes/fp8.h; in training alone.
@@ -217,6 +219,12 @@ struct TrainSpec {
   bool inference = false;
   // With `inference`: the decode program too, for Executor::Decode.
   bool decode = false;
+
+  // The most samples that the programs take at once.
+  int64_t most_samples() const {
+    if (inference) return eval_block;
+    return evaluates ? std::max(micro_batch, eval_block) : micro_batch;
+  }
 };
 
 }  // namespace lockstep::engine

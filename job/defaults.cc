@@ -78,6 +78,17 @@ int32_t FillWorkers(const Written& written, JobSpec* spec) {
   return static_cast<int32_t>(std::min<int64_t>(workers, std::numeric_limits<int32_t>::max()));
 }
 
+void FillEvalBlock(const Written& written, Train* train) {
+  if (written.count("train.eval.block")) return;
+  const Data& data = train->data();
+  // How long these are their file says, which only workers need to see.
+  if (data.npy().vocab() > 0) return;
+  int64_t block = kDefaultEvalBlock;
+  if (data.has_text()) block = EvalBlockOfTokens(data.text().length());
+  if (data.has_tokens()) block = EvalBlockOfTokens(data.tokens().length());
+  train->mutable_eval()->set_block(block);
+}
+
 }  // namespace
 
 void FillDefaults(const std::string& file, const Written& written, JobSpec* spec) {
@@ -92,13 +103,7 @@ void FillDefaults(const std::string& file, const Written& written, JobSpec* spec
   }
   if (!spec->has_train()) return;
   if (!written.count("train.shards")) spec->mutable_train()->set_shards(workers);
-  // Language models have a row of activations for each token.
-  const Data& data = spec->train().data();
-  if (!written.count("train.eval.block") && (data.has_text() || data.has_tokens())) {
-    const int64_t length = data.has_text() ? data.text().length() : data.tokens().length();
-    spec->mutable_train()->mutable_eval()->set_block(
-        std::max<int64_t>(1, 4096 / std::max<int64_t>(1, length)));
-  }
+  FillEvalBlock(written, spec->mutable_train());
   if (spec->train().schedule().kind_case() == Schedule::KIND_NOT_SET) {
     spec->mutable_train()->mutable_schedule()->mutable_constant();
   }

@@ -286,7 +286,7 @@ const std::vector<FieldRule>& Rules() {
       {.field = "WsdSchedule.shape", .fallback = "linear", .choices = {"linear", "cosine", "sqrt"}},
       {.field = "CosineSchedule.min_factor", .min = 0, .max = 1},
       {.field = "Evaluation.every", .form = Form::kEveryEval, .fallback = kDefaultEvalEvery},
-      {.field = "Evaluation.block", .min = 1, .max = 1e9, .fallback = "1000"},
+      {.field = "Evaluation.block", .min = 1, .max = 1e9},
       {.field = "Run.command", .required = true},
       {.field = "JobSpec.checkpoint", .optional = true},
       {.field = "Checkpoint.every", .form = Form::kEvery},

@@ -10,8 +10,7 @@ namespace lockstep::engine {
 
 size_t StagedBatchBytes(const CompiledPlan& plan) {
   const TrainSpec& spec = plan.spec();
-  const int64_t samples =
-      spec.inference ? spec.eval_block : std::max(spec.micro_batch, spec.eval_block);
+  const int64_t samples = spec.most_samples();
   size_t bytes = 0;
   for (const FieldSpec& field : spec.input.fields) {
     bytes += StagedBytes(static_cast<size_t>(samples) * static_cast<size_t>(field.bytes()));

@@ -251,8 +251,7 @@ CudaContext CudaExecutor::ContextFor(const Slot& slot, Weights weights) const {
   bind(Region::kGradients, gradients_);
   bind(Region::kScalars, slot.scalars);
   const TrainSpec& spec = plan_->spec();
-  const int64_t room =
-      spec.inference ? spec.eval_block : std::max(spec.micro_batch, spec.eval_block);
+  const int64_t room = spec.most_samples();
   size_t at = 0;
   for (size_t f = 0; f < spec.input.fields.size(); ++f) {
     bind(FieldRegion(f), slot.device + at);

@@ -34,6 +34,7 @@ absl::Status CudaExecutor::RunBlock(Fields fields, int64_t valid, Weights weight
     return absl::AbortedError("the evaluation was cancelled");
   }
   const TrainSpec& spec = plan_->spec();
+  LS_CHECK(spec.evaluates) << "the plan has no room for evaluations";
   if (valid < 0 || valid > spec.eval_block) {
     return absl::InvalidArgumentError(
         absl::StrCat(valid, " valid samples in a block of ", spec.eval_block));

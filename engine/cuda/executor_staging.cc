@@ -49,9 +49,7 @@ absl::Status CudaExecutor::StageFields(Fields fields, int64_t samples) {
   LS_RETURN_IF_ERROR(
       device_->Check(device_->runtime().stream_waits(device_->copies(), slot.used), "a batch"));
   const std::vector<FieldSpec>& specs = plan_->spec().input.fields;
-  const int64_t room = plan_->spec().inference
-                           ? plan_->spec().eval_block
-                           : std::max(plan_->spec().micro_batch, plan_->spec().eval_block);
+  const int64_t room = plan_->spec().most_samples();
   size_t at = 0;
   for (size_t f = 0; f < fields.size(); ++f) {
     const auto bytes = static_cast<size_t>(samples * static_cast<int64_t>(specs[f].bytes()));
@@ -95,6 +93,7 @@ absl::Status CudaExecutor::StageLater() {
 }
 
 absl::Status CudaExecutor::StageBlock(Fields fields) {
+  LS_CHECK(plan_->spec().evaluates) << "the plan has no room for evaluations";
   LS_RETURN_IF_ERROR(failed_);
   LS_RETURN_IF_ERROR(StageFields(fields, plan_->spec().eval_block));
   ahead_ = Ahead{.block = true};

@@ -85,8 +85,9 @@ void CompiledPlan::PlaceKept(const std::vector<Shape>& kept) {
 }
 
 void CompiledPlan::SizeArena() {
-  kept_offset_ = std::max({train_.memory.arena_bytes, evaluate_.memory.arena_bytes,
-                           decode_.memory.arena_bytes, optimizer_scratch_bytes()});
+  const size_t evaluation = spec_.evaluates ? evaluate_.memory.arena_bytes : 0;
+  kept_offset_ = std::max({train_.memory.arena_bytes, evaluation, decode_.memory.arena_bytes,
+                           optimizer_scratch_bytes()});
   kept_offset_ = (kept_offset_ + kAlign - 1) / kAlign * kAlign;
   arena_bytes_ = kept_offset_ + kept_bytes_;
 }

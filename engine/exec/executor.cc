@@ -168,6 +168,7 @@ absl::Status PlanExecutor::RunOnce(ProgramKind kind, Weights weights, const RunC
 
 absl::Status PlanExecutor::RunBlock(Fields fields, int64_t valid, Weights weights,
                                     const std::function<bool()>& cancelled, RunContext* context) {
+  LS_CHECK(plan_->spec().evaluates) << "the plan has no room for evaluations";
   if (valid < 0 || valid > plan_->spec().eval_block) {
     return absl::InvalidArgumentError(
         absl::StrCat(valid, " valid samples in a block of ", plan_->spec().eval_block));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/meaning/defaults.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -55,6 +56,10 @@ absl::Duration TimeLimit(const JobSpec& spec) {
 
 double DropoutRate(const DropoutLayer& layer) {
   return layer.has_rate() ? layer.rate() : kDefaultDropoutRate;
+}
+
+int64_t EvalBlockOfTokens(int64_t length) {
+  return std::max<int64_t>(1, 4096 / std::max<int64_t>(1, length));
 }
 
 absl::StatusOr<Every> EvalEvery(const JobSpec& spec) {

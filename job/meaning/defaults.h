@@ -5,6 +5,8 @@
 #ifndef LOCKSTEP_JOB_MEANING_DEFAULTS_H_
 #define LOCKSTEP_JOB_MEANING_DEFAULTS_H_
 
+#include <cstdint>
+
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "job/meaning/units.h"
@@ -25,6 +27,7 @@ inline constexpr absl::Duration kDefaultCommandGrace = absl::Seconds(10);
 inline constexpr absl::Duration kDefaultLeaveGrace = absl::Minutes(2);
 inline constexpr char kDefaultEvalEvery[] = "1 epoch";
 inline constexpr double kDefaultDropoutRate = 0.5;
+inline constexpr int64_t kDefaultEvalBlock = 1000;
 
 // How long a worker may be silent, and how long it may take to its first step.
 absl::Duration FailureDetection(const JobSpec& spec);
@@ -41,6 +44,9 @@ int MostUsefulWorkers(const JobSpec& spec);
 absl::Duration TimeLimit(const JobSpec& spec);
 // The share of values that the layer leaves out.
 double DropoutRate(const DropoutLayer& layer);
+// Samples of an evaluation block where a sample is `length` tokens: transformers have a row of
+// activations for each token. At least 1.
+int64_t EvalBlockOfTokens(int64_t length);
 
 // How often the job evaluates, saves, and compares its workers' state. Errors: InvalidArgument,
 // which names the key.

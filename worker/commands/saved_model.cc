@@ -62,15 +62,6 @@ absl::StatusOr<ModelConfig> ReadConfig(const std::string& path) {
   return config;
 }
 
-// How many samples are run at once where nobody says it. A config that does not tell is of a
-// version that evaluated 1,000 at once, or 4,096 tokens.
-int64_t BlockOf(const ModelConfig& config) {
-  if (config.eval_block() > 0) return config.eval_block();
-  const ModelField& first = config.fields(0);
-  if (first.name() != "tokens" || first.shape().empty()) return 1000;
-  return std::max<int64_t>(1, 4096 / std::max<int64_t>(1, first.shape(0)));
-}
-
 engine::InputSpec InputOf(const ModelConfig& config) {
   engine::InputSpec input;
   for (const ModelField& field : config.fields()) {
@@ -151,7 +142,8 @@ absl::StatusOr<std::unique_ptr<SavedModel>> SavedModel::Open(const std::string& 
   engine::TrainSpec spec;
   LS_ASSIGN_OR_RETURN(spec.model, ModelSpecOf(model->config_.model()));
   spec.input = InputOf(model->config_);
-  spec.eval_block = block > 0 ? block : BlockOf(model->config_);
+  // The config of an older version does not say it.
+  spec.eval_block = EvalBlockOf(block > 0 ? block : model->config_.eval_block(), spec.input.fields);
   spec.decode = decode;
   spec.threads = std::max(1, threads);
   if (!model->config_.precision().empty()) spec.precision = model->config_.precision();

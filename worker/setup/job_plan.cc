@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "job/meaning/defaults.h"
 #include "worker/setup/model_plan.h"
 
 namespace lockstep::worker {
@@ -253,6 +254,12 @@ engine::PassOptions PassOptionsOf(const Passes& passes) {
 
 }  // namespace
 
+int64_t EvalBlockOf(int64_t given, const std::vector<FieldSpec>& fields) {
+  if (given > 0) return given;
+  const bool tokens = !fields.empty() && fields[0].name == "tokens" && !fields[0].shape.empty();
+  return tokens ? job::EvalBlockOfTokens(fields[0].shape[0]) : job::kDefaultEvalBlock;
+}
+
 absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dataset& dataset,
                                              int64_t total_steps) {
   const Train& train = job.train();
@@ -266,7 +273,8 @@ absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dat
   spec.shards = train.shards();
   spec.accumulate = train.accumulate() > 0 ? train.accumulate() : 1;
   spec.micro_batch = train.global_batch() / spec.shards / spec.accumulate;
-  if (train.eval().block() > 0) spec.eval_block = train.eval().block();
+  spec.eval_block = EvalBlockOf(train.eval().block(), dataset.fields());
+  spec.evaluates = train.eval().every() != "never";
   if (!train.precision().empty()) spec.precision = train.precision();
   spec.fp8 = train.fp8();
   if (train.has_loss_scale()) {

@@ -29,6 +29,9 @@ absl::StatusOr<data::Source> DataSource(const Train& train);
 // How its training images are changed at random.
 data::Augment AugmentOf(const Train& train);
 
+// Samples that are evaluated at once: `given`, and where it is 0 what fits samples of `fields`.
+int64_t EvalBlockOf(int64_t given, const std::vector<FieldSpec>& fields);
+
 // `job`'s train part with what the opened data says about a sample; total_steps is the run's
 // length. Errors: InvalidArgument for what this version does not train.
 absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dataset& dataset,

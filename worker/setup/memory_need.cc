@@ -31,6 +31,7 @@ size_t SampleBytes(const engine::Plan& plan) {
 size_t Workspace(const engine::Plan& plan) {
   size_t fullest = 0, workspace = 0;
   for (const auto kind : {engine::ProgramKind::kTraining, engine::ProgramKind::kEvaluation}) {
+    if (kind == engine::ProgramKind::kEvaluation && !plan.spec().evaluates) continue;
     for (const engine::NodeInfo& node : plan.Nodes(kind)) {
       if (node.live_bytes <= fullest) continue;
       fullest = node.live_bytes;
@@ -120,15 +121,13 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
   const size_t batches = static_cast<size_t>(std::max(2, prefetch) + kHeldBatches);
   need.data = batches * static_cast<size_t>(spec.micro_batch * spec.accumulate) * SampleBytes(plan);
   const bool on_gpu = spec.device == engine::DeviceKind::kCuda;
-  const bool evaluates = train.eval().every() != "never";
-  if (evaluates) {
+  if (spec.evaluates) {
     need.data += static_cast<size_t>(BlockReader::Held(on_gpu)) *
                  static_cast<size_t>(spec.eval_block) * SampleBytes(plan);
   }
   // A batch and the next one where the GPU's copies begin.
   if (on_gpu) {
-    need.data +=
-        2 * static_cast<size_t>(std::max(spec.micro_batch, spec.eval_block)) * SampleBytes(plan);
+    need.data += 2 * static_cast<size_t>(spec.most_samples()) * SampleBytes(plan);
   }
   if (job.has_checkpoint()) {
     // Hosts that do not share the folder save all of it each (checkpoint/folder_copies.h).

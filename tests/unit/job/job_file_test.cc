@@ -137,6 +137,23 @@ TEST(JobFile, FillsInDefaults) {
   EXPECT_EQ(spec.queue(), "default");
 }
 
+// The file tells how long samples are.
+TEST(JobFile, LeavesTheEvaluationBlockOfTokenArraysToWhoReadsThem) {
+  const auto block = [](const std::string& data, const std::vector<std::string>& sets = {}) {
+    std::vector<std::string> all = {"train.data={" + data + "}"};
+    all.insert(all.end(), sets.begin(), sets.end());
+    return Load(kTrain, all).train().eval().block();
+  };
+  const std::string arrays =
+      "npy: {train_inputs: a, train_labels: b, test_inputs: c, test_labels: d";
+  EXPECT_EQ(block(arrays + ", vocab: 100}"), 0);
+  EXPECT_EQ(block(arrays + ", vocab: 100}", {"train.eval={block: 7}"}), 7);
+  EXPECT_EQ(block(arrays + "}"), 1000);
+  EXPECT_EQ(block("text: {path: a, length: 64}"), 64);
+  const JobSpec spec = Load(kTrain, {"train.data={" + arrays + ", vocab: 100}}"});
+  EXPECT_EQ(Load(ToYaml(spec)).train().eval().block(), 0);
+}
+
 TEST(JobFile, ReadsUnitsAndKeepsWrittenZeros) {
   const JobSpec spec = Load(std::string(kTrain) +
                             "resources: {memory: 64MiB}\nfailure_detection: 500ms\n"

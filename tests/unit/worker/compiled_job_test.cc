@@ -3,6 +3,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/worker/small_job.h"
 
 namespace lockstep::worker {
 namespace {
@@ -38,6 +39,19 @@ TEST(CheckSamplesFit, RefusesAnotherLayoutOfAsManyValues) {
   EXPECT_THAT(std::string(last.message()),
               HasSubstr("the model takes samples of inputs[3,32,32], labels[], but the data has "
                         "inputs[32,32,3], labels[]"));
+}
+
+TEST(CompileJob, WithoutEvaluationsTheArenaHasNoRoomForThem) {
+  JobSpec job = SmallJob();
+  job.mutable_train()->mutable_eval()->set_block(10000);
+  const Compiled evaluates(job);
+  job.mutable_train()->mutable_eval()->set_every("never");
+  const Compiled never(job);
+  EXPECT_LT(never.compiled.plan->arena_bytes(), evaluates.compiled.plan->arena_bytes() / 3);
+  EXPECT_LT(never.compiled.need.total(), evaluates.compiled.need.total());
+  EXPECT_EQ(never.compiled.plan->hash(), evaluates.compiled.plan->hash());
+  job.mutable_resources()->set_memory(static_cast<int64_t>(never.compiled.need.total()));
+  EXPECT_TRUE(CompileJob(job, *never.data.train).ok());
 }
 
 }  // namespace

@@ -9,6 +9,21 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// Samples that are nothing but fields.
+class EmptySamples : public data::Dataset {
+ public:
+  explicit EmptySamples(std::vector<FieldSpec> fields) : fields_(std::move(fields)) {}
+  int64_t size() const override { return 1; }
+  const std::vector<FieldSpec>& fields() const override { return fields_; }
+  int64_t classes() const override { return 10; }
+  absl::Status ReadBatch(const data::ReadRequest&, absl::Span<void* const>) const override {
+    return absl::UnimplementedError("nobody reads it");
+  }
+
+ private:
+  const std::vector<FieldSpec> fields_;
+};
+
 TEST(TotalSteps, CountsStepsOfTheStreamOrTakesThemAsGiven) {
   Train train;
   train.set_global_batch(256);
@@ -61,6 +76,25 @@ TEST(EngineSpec, TakesThePassesThatTheJobSwitchesOff) {
   EXPECT_EQ(spec->passes.bucket_elements, 1024);
   EXPECT_FALSE(spec->passes.patterns.pools);
   EXPECT_TRUE(spec->passes.patterns.relu && spec->passes.patterns.loss);
+}
+
+TEST(EngineSpec, EvaluatesAsManySamplesAtOnceAsHave4096Tokens) {
+  JobSpec job;
+  Train& train = *job.mutable_train();
+  train.mutable_model()->mutable_bert();
+  train.mutable_optimizer()->mutable_sgd()->set_lr(0.1);
+  train.set_global_batch(8);
+  train.set_shards(2);
+  const auto block = [&](const std::string& field, std::vector<int64_t> shape) {
+    const auto type = FieldSpec::Type::kInt32;
+    const EmptySamples samples({{field, type, shape, 10}, {kLabelsField, type, {}, 10}});
+    return EngineSpec(job, samples, 1)->eval_block;
+  };
+  EXPECT_EQ(block("tokens", {128}), 32);
+  EXPECT_EQ(block("tokens", {5000}), 1);
+  EXPECT_EQ(block("inputs", {128}), 1000);
+  train.mutable_eval()->set_block(1000);
+  EXPECT_EQ(block("tokens", {128}), 1000);
 }
 
 TEST(DataSource, KeepsTheDataSetsUsualNormalisationUnlessTold) {
