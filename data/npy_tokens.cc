@@ -134,6 +134,10 @@ absl::StatusOr<Numbers> TokensOf(const std::string& path, const NpySource& sourc
                                             absl::StrJoin(tokens.shape(), ", "),
                                             "]; [samples, length] is needed"));
   }
+  if (tokens.shape()[0] < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": there are no samples, or they are empty"));
+  }
   LS_RETURN_IF_ERROR(tokens.CheckRange(0, source.vocab));
   return tokens;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -40,7 +41,9 @@ absl::Status AnswerEval(const EvalRequest& request, bool json) {
         return absl::OkStatus();
       }));
   const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - start);
-  const double count = static_cast<double>(samples > 0 ? samples : 1);
+  // Without a target there is no mean.
+  const double count =
+      samples > 0 ? static_cast<double>(samples) : std::numeric_limits<double>::quiet_NaN();
   const size_t memory = model->plan().state_bytes() + model->plan().arena_bytes();
   std::string text;
   if (json) {

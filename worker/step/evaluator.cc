@@ -2,6 +2,7 @@
 #include "worker/step/evaluator.h"
 
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -44,11 +45,13 @@ EvalResult Evaluator::Combine(const std::vector<Rows>& all, int world, Row Rows:
   }
   EvalResult result;
   result.set_samples(sum.samples);
-  if (sum.samples == 0) return result;
   const auto samples = static_cast<double>(sum.samples);
-  result.set_loss(sum.loss / samples);
-  result.set_accuracy(static_cast<double>(sum.correct) / samples);
-  result.set_top5_accuracy(static_cast<double>(sum.correct_top5) / samples);
+  const auto mean = [samples](double value) {
+    return samples > 0 ? value / samples : std::numeric_limits<double>::quiet_NaN();
+  };
+  result.set_loss(mean(sum.loss));
+  result.set_accuracy(mean(static_cast<double>(sum.correct)));
+  result.set_top5_accuracy(mean(static_cast<double>(sum.correct_top5)));
   return result;
 }
 

@@ -51,7 +51,7 @@ class Evaluator {
   };
   Evaluator(std::unique_ptr<BlockReader> reader, engine::Executor* executor, ProgressBoard* board,
             Clock* clock, bool averages, int64_t targets_per_sample);
-  // The sums of `blocks` rows, in order, as a result.
+  // The sums of `blocks` rows, in order, as a result; NaN where no sample has a target.
   EvalResult Combine(const std::vector<Rows>& all, int world, Row Rows::*which) const;
 
   const std::unique_ptr<BlockReader> reader_;

@@ -282,6 +282,13 @@ TEST_F(NpyTokensTest, SaysWhatDoesNotFit) {
   source.train_inputs = WriteNpy<float>("x.npy", NpyType::kFloat32, {2, 1}, {1, 2});
   EXPECT_THAT(std::string(OpenNpy(source, Split::kTrain).status().message()),
               HasSubstr("not float32"));
+  source.train_inputs = WriteNpy<int32_t>("x.npy", NpyType::kInt32, {0, 3}, {});
+  source.train_labels = WriteNpy<int32_t>("y.npy", NpyType::kInt32, {0}, {});
+  const absl::Status empty = OpenNpy(source, Split::kTrain).status();
+  EXPECT_EQ(empty.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(empty.message()),
+              HasSubstr("x.npy: there are no samples, or they are empty"));
+  EXPECT_FALSE(OpenNpyInputs(source.train_inputs, source).ok());
 }
 
 }  // namespace
