@@ -39,7 +39,7 @@ struct Manifest {
   // In which the state was reached; 0: not known, an older version wrote it.
   int64_t generation = 0;
   std::string run;        // the job's id
-  std::string plan_hash;  // engine::Plan::hash()
+  std::string plan_hash;  // engine::Plan::math_hash()
   std::string device_hash;
   std::string device;   // for people
   int32_t threads = 1;  // of each worker; for people

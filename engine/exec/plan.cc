@@ -122,11 +122,12 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const Tra
   if (spec.shard_moments) LS_RETURN_IF_ERROR(plan->CheckShardedMoments());
   if (spec.offload_moments) LS_RETURN_IF_ERROR(plan->CheckOffload());
   plan->MakeStateTable();
-  if (!spec.inference) LS_RETURN_IF_ERROR(plan->CompileTraining());
   LS_RETURN_IF_ERROR(plan->CompileEvaluation());
+  if (!spec.inference) LS_RETURN_IF_ERROR(plan->CompileTraining());
   if (spec.decode) LS_RETURN_IF_ERROR(plan->CompileDecode());
   plan->SizeArena();
   plan->hash_ = plan->MakeHash();
+  if (plan->math_hash_.empty()) plan->math_hash_ = plan->hash_;
   return std::shared_ptr<const CompiledPlan>(std::move(plan));
 }
 
@@ -423,6 +424,10 @@ absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
 absl::Status CompiledPlan::CompileTraining() {
   LS_ASSIGN_OR_RETURN(const Graph graph, BuildTraining());
   LS_ASSIGN_OR_RETURN(recompute_level_, ChooseRecompute(graph));
+  if (spec_.recompute.mode == RecomputeSpec::Mode::kAuto && recompute_level_ > 0) {
+    LS_RETURN_IF_ERROR(LayOutTraining(graph));
+    math_hash_ = MakeHash();
+  }
   return LayOutTraining(Recompute(graph, kLossSeed, recompute_level_));
 }
 

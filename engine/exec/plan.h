@@ -56,6 +56,7 @@ class CompiledPlan : public Plan {
   std::vector<GradientRange> SumBlocks() const override;
   int64_t TailBegin() const override;
   std::string hash() const override { return hash_; }
+  std::string math_hash() const override { return math_hash_; }
   std::string DumpText() const override;
   std::string DumpDot() const override {
     return spec_.inference ? evaluate_.graph.ToDot() : train_.graph.ToDot();
@@ -105,6 +106,7 @@ class CompiledPlan : public Plan {
   absl::Status CheckOffload() const;
   absl::Status ChooseTargets();
   void MakeStateTable();
+  // After CompileEvaluation, whose program is in the hashes.
   absl::Status CompileTraining();
   FusionOptions FusionFor(bool training) const;
   // The training step before recomputation: differentiated, fused, in its precision.
@@ -163,6 +165,7 @@ class CompiledPlan : public Plan {
   GradientLayout layout_;
   size_t arena_bytes_ = 0;
   std::string hash_;
+  std::string math_hash_;
 };
 
 // Checks whether `token` may be decoded at `position` after `decoded` ones. Errors:

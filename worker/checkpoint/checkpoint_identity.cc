@@ -51,7 +51,7 @@ checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
   checkpoint::Manifest manifest;
   manifest.train = MessageJson(job.train());
   manifest.run = run;
-  manifest.plan_hash = plan.hash();
+  manifest.plan_hash = plan.math_hash();
   manifest.device_hash = device_hash;
   manifest.device = device;
   manifest.threads = plan.spec().threads;

@@ -106,6 +106,9 @@ TEST(RecomputeMemoryTest, AutoTakesTheLeastThatFits) {
   const auto least = compile(Mode::kAuto, blocks->arena_bytes());
   EXPECT_LE(least->arena_bytes(), blocks->arena_bytes());
   EXPECT_GT(least->recompute_level(), 1);
+  EXPECT_NE(least->hash(), none->hash());
+  EXPECT_EQ(least->math_hash(), none->math_hash());
+  EXPECT_NE(blocks->math_hash(), none->math_hash());  // the job says it
   const size_t between = (selective->arena_bytes() + blocks->arena_bytes()) / 2;
   const auto chosen = compile(Mode::kAuto, between);
   EXPECT_LE(chosen->arena_bytes(), between);

@@ -4,6 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/small_job.h"
+#include "worker/checkpoint/checkpoint_identity.h"
 
 namespace lockstep::worker {
 namespace {
@@ -52,6 +53,33 @@ TEST(CompileJob, WithoutEvaluationsTheArenaHasNoRoomForThem) {
   EXPECT_EQ(never.compiled.plan->hash(), evaluates.compiled.plan->hash());
   job.mutable_resources()->set_memory(static_cast<int64_t>(never.compiled.need.total()));
   EXPECT_TRUE(CompileJob(job, *never.data.train).ok());
+}
+
+// The level depends on the memory and on how many workers there may be; the bits do not.
+TEST(CompileJob, WhatIsComputedAgainToSaveMemoryIsNoOtherTraining) {
+  JobSpec job = SmallJob();
+  job.mutable_train()->mutable_eval()->set_block(1);
+  job.mutable_train()->mutable_model()->clear_kind();
+  Gpt& gpt = *job.mutable_train()->mutable_model()->mutable_gpt();
+  gpt.set_layers(6);
+  gpt.set_heads(2);
+  gpt.set_width(32);
+  Tokens& tokens = *job.mutable_train()->mutable_data()->mutable_tokens();
+  tokens.set_length(64);
+  tokens.set_vocab(50);
+  tokens.set_train_samples(100);
+  job.mutable_train()->set_recompute("auto");
+  job.mutable_resources()->set_memory(int64_t{1} << 30);
+  const Compiled roomy(job);
+  ASSERT_EQ(roomy.compiled.plan->recompute_level(), 0);
+  job.mutable_resources()->set_memory(static_cast<int64_t>(roomy.compiled.need.total()) - 1);
+  const Compiled tight(job);
+  ASSERT_GT(tight.compiled.plan->recompute_level(), 0);
+  ASSERT_NE(tight.compiled.plan->hash(), roomy.compiled.plan->hash());
+  const auto identity = [](const Compiled& of) {
+    return IdentityOf(of.compiled.job, "run", *of.compiled.plan, "d", "device");
+  };
+  EXPECT_EQ(DifferenceOf(identity(roomy), identity(tight)), "");
 }
 
 }  // namespace
