@@ -3,6 +3,7 @@
 // in place. Rows run in order on one thread: their losses are one sum.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "engine/cpu/kernels.h"
@@ -11,14 +12,15 @@
 namespace lockstep::engine::cpu {
 namespace {
 
-// Returns whether `label` is among the five largest of the row; the first of equals is the larger.
-// NaN is larger than everything, and never the answer.
-bool InFirstFive(const float* x, int64_t n, int32_t label) {
+// How many classes of the row come before `label`: what is larger, and of equals the first. NaN is
+// larger than everything, and never the answer: no place is its own.
+int64_t Before(const float* x, int64_t n, int32_t label) {
   const float own = x[label];
+  if (std::isnan(own)) return std::numeric_limits<int64_t>::max();
   int64_t before = 0;
   for (int64_t j = 0; j < label; ++j) before += !(x[j] < own);
   for (int64_t j = label; j < n; ++j) before += !(x[j] <= own);
-  return before < 5 && !std::isnan(own);
+  return before;
 }
 
 class SoftmaxKernel : public CpuKernel {
@@ -127,11 +129,10 @@ class SumsKernel : public SoftmaxKernel {
     RunSoftmaxRows(simd_, rows, valid, &sums);
     int64_t correct = 0, correct_top5 = 0;
     for (int64_t i = 0; i < valid; ++i) {
-      const float* x = rows.logits + i * columns_;
-      int64_t best = 0;  // the first of equals
-      for (int64_t j = 1; j < classes_; ++j) best = x[j] > x[best] ? j : best;
-      correct += best == rows.labels[i];
-      correct_top5 += rows.labels[i] >= 0 && InFirstFive(x, classes_, rows.labels[i]);
+      if (rows.labels[i] < 0) continue;
+      const int64_t before = Before(rows.logits + i * columns_, classes_, rows.labels[i]);
+      correct += before == 0;
+      correct_top5 += before < 5;
     }
     double* out = context.At<double>(operands_.outputs[0]);
     const double own[] = {sums.loss, static_cast<double>(correct), static_cast<double>(sums.count),

@@ -140,8 +140,10 @@ absl::Status AnswerPredict(const PredictRequest& request) {
         const size_t columns =
             logits.size() / static_cast<size_t>(model->plan().spec().eval_block * targets);
         for (int64_t row = 0; row < block.valid * targets; ++row) {
-          Softmax(logits.subspan(static_cast<size_t>(row) * columns, static_cast<size_t>(classes)),
-                  &probabilities);
+          const auto outputs =
+              logits.subspan(static_cast<size_t>(row) * columns, static_cast<size_t>(classes));
+          LS_RETURN_IF_ERROR(CheckFinite(outputs));
+          Softmax(outputs, &probabilities);
           const std::string_view bytes(reinterpret_cast<const char*>(probabilities.data()),
                                        probabilities.size() * sizeof(float));
           LS_RETURN_IF_ERROR(output.Write(

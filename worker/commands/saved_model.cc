@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -194,6 +195,14 @@ absl::Status SavedModel::LoadWeights(const std::string& file) {
                                               " tensors, but config.json's model has ", used));
   }
   return status;
+}
+
+absl::Status CheckFinite(absl::Span<const float> outputs) {
+  const bool finite = std::all_of(outputs.begin(), outputs.end(),
+                                  [](float output) { return std::isfinite(output); });
+  if (finite) return absl::OkStatus();
+  return absl::DataLossError(
+      "the model's outputs are not finite: its weights are not, or overflow its precision");
 }
 
 absl::Status SavedModel::CheckFits(const data::Dataset& dataset) const {

@@ -56,6 +56,10 @@ class SavedModel {
   std::unique_ptr<engine::Executor> executor_;
 };
 
+// Checks what a model says of one sample or token. Errors: DataLoss when an output is not finite:
+// it says nothing then.
+absl::Status CheckFinite(absl::Span<const float> outputs);
+
 // The samples of a config's or a job's data. Relative paths are meant from `workdir`, which the
 // process enters; empty, or not there: from where it is. Errors: those of data::Open.
 absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, uint64_t seed,

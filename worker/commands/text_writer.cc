@@ -5,6 +5,7 @@
 
 #include "common/check.h"
 #include "common/status.h"
+#include "worker/commands/saved_model.h"
 
 namespace lockstep::worker {
 
@@ -51,7 +52,9 @@ Logits TextWriter::Decode(int32_t token) {
   LS_ASSIGN_OR_RETURN(const absl::Span<const float> logits,
                       decoder_->Decode(token, static_cast<int64_t>(kept_.size())));
   kept_.push_back(token);
-  return logits.subspan(0, static_cast<size_t>(plan_->spec().input.classes));
+  const auto classes = logits.subspan(0, static_cast<size_t>(plan_->spec().input.classes));
+  LS_RETURN_IF_ERROR(CheckFinite(classes));
+  return classes;
 }
 
 }  // namespace lockstep::worker

@@ -21,7 +21,7 @@ class TextWriter {
 
   // Appends the prompt; of one longer than the window the last ones count. The logits of the token
   // that follows, [classes], are valid until the next call. REQUIRES: `tokens` is not empty.
-  // Errors: InvalidArgument for a token that the model does not know.
+  // Errors: InvalidArgument for a token that the model does not know; those of CheckFinite.
   absl::StatusOr<absl::Span<const float>> Begin(absl::Span<const int32_t> tokens);
   // Appends a token; as Begin. When the window is full, the newer half of the text moves to the
   // front and the older is forgotten.

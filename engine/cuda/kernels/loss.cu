@@ -107,7 +107,7 @@ __device__ RowSums SumRow(const CrossEntropyArgs& args, const Row<kWide, kKept>&
   if (args.smoothing > 0) sums.total = BlockSum<kThreads>(sums.total, shared);
   if (args.evaluation != nullptr) {
     sums.before = BlockSum<kThreads>(sums.before, shared);
-    if (!(own == own)) sums.before = static_cast<float>(args.classes);  // NaN is never the answer
+    if (!(own == own)) sums.before = INFINITY;  // NaN is never the answer
   }
   return sums;
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "common/json.h"
@@ -70,10 +71,11 @@ class FakeDecoder : public engine::Decoding {
   absl::StatusOr<absl::Span<const float>> Decode(int32_t token, int64_t position) override {
     decoded.emplace_back(token, position);
     logits_.assign(8, 0);
-    logits_[static_cast<size_t>(token + 1) % 8] = 1;
+    logits_[static_cast<size_t>(token + 1) % 8] = 1 + added;
     return absl::MakeConstSpan(logits_);
   }
   std::vector<std::pair<int32_t, int64_t>> decoded;
+  float added = 0;
 
  private:
   std::vector<float> logits_;
@@ -138,6 +140,20 @@ TEST(TextWriter, OnePositionIsEnough) {
   ASSERT_TRUE(writer.Append(3).ok());
   ASSERT_TRUE(writer.Append(4).ok());
   EXPECT_EQ(decoder.decoded, (Decoded{{2, 0}, {3, 0}, {4, 0}}));
+}
+
+TEST(TextWriter, OutputsThatAreNotFiniteEndTheText) {
+  const auto plan = PlanOf(4);
+  FakeDecoder decoder;
+  TextWriter writer(plan.get(), &decoder);
+  ASSERT_TRUE(writer.Begin({2}).ok());
+  decoder.added = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(writer.Append(3).status().code(), absl::StatusCode::kDataLoss);
+  decoder.added = std::numeric_limits<float>::quiet_NaN();
+  const auto begun = writer.Begin({1});
+  EXPECT_EQ(begun.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(begun.status().message()),
+              testing::HasSubstr("the model's outputs are not finite"));
 }
 
 TEST(JsonString, KeepsUtf8AndMarksTheRest) {
