@@ -305,16 +305,23 @@ void Rules::CheckControls() {
   if (train.has_best()) check("train.best", train.best().metric());
 }
 
+// Returns whether the schedule follows the share of the run that is done, and so needs steps after
+// its warm-up. The others are what they are in a longer run.
+bool NeedsTheLength(const Schedule& schedule) {
+  return schedule.has_cosine() || schedule.has_linear() || schedule.has_polynomial() ||
+         schedule.has_one_cycle() || schedule.has_wsd();
+}
+
 void Rules::CheckSchedule() {
   const Schedule& schedule = spec_.train().schedule();
   const int64_t steps = spec_.train().steps(), warmup = schedule.warmup_steps();
-  if (steps > 0 && warmup > steps) {
-    Error({"train.schedule.warmup_steps"},
-          absl::StrCat("'train.schedule.warmup_steps' ", warmup, " is more than the ", steps,
-                       " steps of the job"));
-  }
   const int64_t decay = schedule.wsd().decay_steps();
-  if (steps > 0 && schedule.has_wsd() && decay + warmup > steps) {
+  if (steps > 0 && warmup >= steps && NeedsTheLength(schedule)) {
+    const auto* const kind = schedule.GetDescriptor()->FindFieldByNumber(schedule.kind_case());
+    Error({"train.schedule.warmup_steps"},
+          absl::StrCat("'train.schedule.warmup_steps' ", warmup, ": a ", kind->name(),
+                       " schedule needs more than the ", steps, " steps of the job"));
+  } else if (steps > 0 && schedule.has_wsd() && decay + warmup > steps) {
     Error({"train.schedule.wsd.decay_steps"},
           absl::StrCat("'train.schedule.wsd.decay_steps' ", decay, " and the warm-up of ", warmup,
                        " are more than the ", steps, " steps of the job"));

@@ -75,6 +75,28 @@ absl::Status CheckOneCycle(const ScheduleSpec& s) {
       "one_cycle's div_factor and final_div_factor must be 1 or more");
 }
 
+const char* Name(Kind kind) {
+  switch (kind) {
+    case Kind::kConstant:
+      return "constant";
+    case Kind::kCosine:
+      return "cosine";
+    case Kind::kStep:
+      return "step";
+    case Kind::kLinear:
+      return "linear";
+    case Kind::kPolynomial:
+      return "polynomial";
+    case Kind::kExponential:
+      return "exponential";
+    case Kind::kOneCycle:
+      return "one_cycle";
+    case Kind::kWsd:
+      return "wsd";
+  }
+  return "";
+}
+
 bool NeedsTotal(Kind kind) {
   return kind != Kind::kConstant && kind != Kind::kStep && kind != Kind::kExponential;
 }
@@ -90,10 +112,9 @@ absl::Status CheckSchedule(const ScheduleSpec& schedule) {
         absl::StrCat("schedule.min_factor is ", schedule.min_factor, ": it must be in [0, 1]"));
   }
   if (NeedsTotal(schedule.kind) && schedule.total_updates <= schedule.warmup_updates) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the ", schedule.kind == Kind::kCosine ? "cosine " : "", "schedule has ",
-                     schedule.total_updates, " updates, which must be more than its ",
-                     schedule.warmup_updates, " of warm-up"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the ", Name(schedule.kind), " schedule has ", schedule.total_updates,
+        " updates, which must be more than its ", schedule.warmup_updates, " of warm-up"));
   }
   LS_RETURN_IF_ERROR(CheckSetting("schedule.power", schedule.power, false));
   if (!(schedule.gamma > 0 && schedule.gamma <= 1)) {

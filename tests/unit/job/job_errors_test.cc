@@ -232,8 +232,22 @@ TEST(JobErrors, EveryKindOfTraining) {
   }
   EXPECT_THAT(Errors(kGood, {"train.shards=2", "resources.nproc_per_node=4"}),
               HasSubstr("4 workers for 2 shards: a worker needs at least one shard"));
-  EXPECT_THAT(Errors(kGood, {"train.steps=2", "train.schedule={warmup_steps: 3}"}),
-              HasSubstr("3 is more than the 2 steps of the job"));
+  for (const char* kind : {"cosine", "linear", "polynomial", "one_cycle"}) {
+    const std::string schedule = std::string("train.schedule={") + kind + ": {}, warmup_steps: ";
+    EXPECT_THAT(Errors(kGood, {"train.steps=2", schedule + "2}"}),
+                HasSubstr(std::string("'train.schedule.warmup_steps' 2: a ") + kind +
+                          " schedule needs more than the 2 steps of the job"));
+    EXPECT_EQ(Errors(kGood, {"train.steps=2", schedule + "1}"}), "");
+  }
+  EXPECT_THAT(
+      Errors(kGood, {"train.steps=4", "train.schedule={wsd: {decay_steps: 1}, warmup_steps: 4}"}),
+      HasSubstr("a wsd schedule needs more than the 4 steps of the job"));
+  // These go on as if the run were longer: it is warned of.
+  for (const char* kind : {"constant: {}", "step: {every: 3}", "exponential: {gamma: 0.5}"}) {
+    EXPECT_EQ(Errors(kGood, {"train.steps=2",
+                             std::string("train.schedule={") + kind + ", warmup_steps: 3}"}),
+              "");
+  }
 }
 
 TEST(JobErrors, FilesThatAreNoJob) {
