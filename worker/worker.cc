@@ -19,7 +19,6 @@
 #include "common/status.h"
 #include "data/fingerprint.h"
 #include "engine/engine.h"
-#include "job/meaning/schedule.h"
 #include "worker/checkpoint/checkpoint_identity.h"
 #include "worker/checkpoint/checkpointer.h"
 #include "worker/checkpoint/folder_copies.h"
@@ -115,7 +114,7 @@ class Worker {
     LS_RETURN_IF_ERROR(CheckDevice(bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(const GradientPlace place, PlaceOfGradients(own, bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, *data_.train, place));
-    WarnOfSchedule(compiled);
+    Warn(compiled);
     plan_told_ = PlanAsTold(*compiled.plan, place);
     compiled.tuning_files = TuningFiles(own, RunDir(bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(transport_, OpenDataPlane(compiled, place, bootstrap_.assignment(), life_,
@@ -145,12 +144,9 @@ class Worker {
   }
 
   // One worker says it for all.
-  void WarnOfSchedule(const CompiledJob& compiled) const {
+  void Warn(const CompiledJob& compiled) const {
     if (bootstrap_.assignment().slot() != 0) return;
-    for (const std::string& warning :
-         job::ScheduleWarnings(job_.train().schedule(), compiled.total_steps)) {
-      LS_LOG_WARNING << warning;
-    }
+    for (const std::string& warning : WarningsOf(compiled)) LS_LOG_WARNING << warning;
   }
 
   // Finds what tells the coordinator whether this host has the data that the others have.

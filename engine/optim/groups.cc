@@ -2,6 +2,7 @@
 #include "engine/optim/groups.h"
 
 #include <algorithm>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
@@ -28,19 +29,33 @@ bool Matches(const std::string& glob, const std::string& name) {
   return glob.find_first_not_of('*', g) == std::string::npos;
 }
 
+namespace {
+
+// `what`: "the group", of which `glob` is. Errors: InvalidArgument when no parameter matches.
+absl::Status CheckMatch(const char* what, const std::string& glob,
+                        const std::vector<ParameterSpec>& parameters) {
+  const bool used =
+      std::any_of(parameters.begin(), parameters.end(),
+                  [&](const ParameterSpec& parameter) { return Matches(glob, parameter.name); });
+  if (used) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " '", glob, "' matches no parameter; the first is '",
+                   parameters.front().name, "', the last '", parameters.back().name, "'"));
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<ParameterSettings>> ResolveGroups(
     const TrainSpec& spec, const Optimizer& optimizer,
     const std::vector<ParameterSpec>& parameters) {
   for (const ParameterGroup& group : spec.groups) {
     LS_RETURN_IF_ERROR(CheckSetting("groups.lr_scale", group.lr_scale, false));
     LS_RETURN_IF_ERROR(CheckSetting("groups.weight_decay", group.weight_decay.value_or(0), false));
-    const bool used = std::any_of(
-        parameters.begin(), parameters.end(),
-        [&](const ParameterSpec& parameter) { return Matches(group.match, parameter.name); });
-    if (!used) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the group '", group.match, "' matches no parameter; the first is '",
-                       parameters.front().name, "', the last '", parameters.back().name, "'"));
+    LS_RETURN_IF_ERROR(CheckMatch("the group", group.match, parameters));
+  }
+  if (const auto* muon = std::get_if<MuonSpec>(&spec.optimizer)) {
+    for (const std::string& glob : muon->adamw_match) {
+      LS_RETURN_IF_ERROR(CheckMatch("muon.exclude", glob, parameters));
     }
   }
   std::vector<ParameterSettings> settings;

@@ -11,7 +11,6 @@
 #include "collectives/shards.h"
 #include "common/json.h"
 #include "engine/cpu/machine_peak.h"
-#include "job/meaning/schedule.h"
 #include "job/meaning/workers.h"
 #include "worker/setup/job_plan.h"
 #include "worker/setup/memory_need.h"
@@ -131,7 +130,7 @@ JobReport Unestimated(const CompiledJob& compiled, int64_t dataset_size) {
   report.parameters = plan.parameter_count();
   report.dataset_size = dataset_size;
   report.total_steps = compiled.total_steps;
-  report.warnings = job::ScheduleWarnings(compiled.job.train().schedule(), compiled.total_steps);
+  report.warnings = WarningsOf(compiled);
   report.micro_batch = plan.spec().micro_batch;
   report.accumulate = plan.spec().accumulate;
   report.memory_limit = resources.memory();

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status.h"
+#include "job/meaning/schedule.h"
 #include "worker/control/step_header.h"
 #include "worker/state/partial_sums.h"
 #include "worker/state/sharded_state.h"
@@ -68,6 +70,23 @@ absl::StatusOr<JobData> OpenJobData(const JobSpec& job) {
                                        "train.data: the training split has", "the test split has"));
   }
   return data;
+}
+
+std::vector<std::string> WarningsOf(const CompiledJob& compiled) {
+  const Train& train = compiled.job.train();
+  std::vector<std::string> warnings = job::ScheduleWarnings(train.schedule(), compiled.total_steps);
+  // Of muon's parameters its matrices alone have a momentum.
+  const std::vector<engine::StateEntry>& state = compiled.plan->state();
+  const bool matrices = std::any_of(state.begin(), state.end(), [](const auto& entry) {
+    return entry.role == engine::StateEntry::Role::kMoment &&
+           absl::EndsWith(entry.name, ".momentum");
+  });
+  if (train.optimizer().has_muon() && !matrices) {
+    warnings.push_back(
+        "'train.optimizer.muon': there is no hidden matrix for it, so 'adamw' trains all "
+        "parameters and muon's own 'lr' changes nothing");
+  }
+  return warnings;
 }
 
 absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train,

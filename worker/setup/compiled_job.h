@@ -55,6 +55,10 @@ struct CompiledJob {
   MemoryNeed need;
   std::vector<std::string> tuning_files;  // of a GPU: engine::Memory
 };
+// Returns what of the job has no effect, a sentence each: of its schedule (ScheduleWarnings) and of
+// muon where the model has nothing for it. It is allowed, and seldom meant.
+std::vector<std::string> WarningsOf(const CompiledJob& compiled);
+
 // With the vectors that are reduced in `place`. Errors: InvalidArgument; ResourceExhausted when the
 // job cannot fit resources.memory or gpu_memory, naming both.
 absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train,

@@ -259,6 +259,9 @@ TEST(UpdateTest, WrongSettingsAreSaid) {
   spec.groups = {{"bn*", 1, std::nullopt}};
   EXPECT_THAT(error(spec), HasSubstr("'bn*' matches no parameter; the first is '0.weight'"));
   spec = SmallMlp();
+  spec.optimizer = MuonSpec{.adamw_match = {"0.*", "haed*"}};
+  EXPECT_THAT(error(spec), HasSubstr("muon.exclude 'haed*' matches no parameter; the first is"));
+  spec = SmallMlp();
   spec.schedule = {.kind = ScheduleSpec::Kind::kLinear, .total_updates = 5, .warmup_updates = 5};
   EXPECT_THAT(error(spec), HasSubstr("the linear schedule has 5 updates"));
   spec = SmallMlp();

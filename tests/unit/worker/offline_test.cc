@@ -144,6 +144,27 @@ TEST(JobReport, WarnsOfAScheduleThatIsLongerThanTheRun) {
   EXPECT_THAT(ReportJson(report), HasSubstr("\"warnings\":[\"'train.schedule.step.milestones'"));
 }
 
+TEST(JobReport, WarnsOfAMuonThatTrainsNothing) {
+  JobSpec spec = SmallJob();
+  Muon& muon = *spec.mutable_train()->mutable_optimizer()->mutable_muon();
+  muon.set_lr(0.02);
+  muon.set_momentum(0.95);
+  muon.set_ns_steps(5);
+  MuonRest& adamw = *muon.mutable_adamw();
+  adamw.set_lr(3e-4);
+  adamw.set_beta1(0.9);
+  adamw.set_beta2(0.99);
+  adamw.set_eps(1e-8);
+  const auto warnings = [&] {
+    const Compiled job(spec);
+    return ReportOf(job.compiled, job.data.train->size(), {1e9, 1e9, 2}).warnings;
+  };
+  EXPECT_THAT(warnings(), testing::IsEmpty());
+  spec.mutable_train()->mutable_model()->mutable_mlp()->clear_hidden();
+  EXPECT_THAT(warnings(),
+              testing::ElementsAre(HasSubstr("'train.optimizer.muon': there is no hidden matrix")));
+}
+
 TEST(Variants, AreWordsJoinedByPlus) {
   const engine::TrainSpec spec;
   const auto variant = VariantOf(spec, "unfused+portable+unplanned");
