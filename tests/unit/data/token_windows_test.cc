@@ -132,16 +132,41 @@ TEST_F(TokenWindowsTest, BadFilesAreNamed) {
   std::memcpy(cut.data(), header, sizeof(header));
   EXPECT_EQ(open({.train = Write("cut.bin", cut), .length = 4}).code(),
             absl::StatusCode::kDataLoss);
-  const auto high =
-      Open(TokensSource{.train = Write("high.bin", Shorts({1, 99, 2})), .length = 2, .vocab = 50},
-           Split::kTrain);
-  ASSERT_TRUE(high.ok());
-  std::vector<int32_t> a(2), b(2);
-  void* fields[] = {a.data(), b.data()};
-  const int64_t index = 0;
-  EXPECT_EQ((*high)->ReadBatch({{&index, 1}}, fields).code(), absl::StatusCode::kDataLoss);
+  const absl::Status high =
+      open({.train = Write("high.bin", Shorts({1, 99, 2})), .length = 2, .vocab = 50});
+  EXPECT_EQ(high.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(high.message()),
+              HasSubstr("high.bin: token 99 at place 1, but data.tokens.vocab is 50"));
   EXPECT_EQ(Open(TextSource{.path = folder_ + "none"}, Split::kTrain).status().code(),
             absl::StatusCode::kNotFound);
+}
+
+// All of a large file would take too long: its begin, its end and pieces between.
+TEST_F(TokenWindowsTest, LargeFilesAreLookedThroughInPieces) {
+  constexpr int64_t kTokens = int64_t{150} << 20;
+  const std::string path = folder_ + "large.bin";
+  const auto opened = [&](int64_t at) {
+    std::ofstream(path).flush();
+    std::filesystem::resize_file(path, 2 * kTokens);  // of zeros, which take no room on the disk
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(2 * at);
+    file << Shorts({99});
+    file.close();
+    return Open(TokensSource{.train = path, .length = 1, .vocab = 50}, Split::kTrain);
+  };
+  for (const int64_t at : {int64_t{0}, (kTokens - 1) / 2 + 400'000, kTokens - 1}) {
+    const absl::Status status = opened(at).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << at;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("token 99 at place")) << at;
+  }
+  // Between two pieces: found when it is read.
+  const int64_t piece = int64_t{1} << 19, between = (kTokens - piece) / 255 - 1;
+  ASSERT_GT(between, piece);
+  const auto dataset = opened(between);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  std::vector<int32_t> a(1), b(1);
+  void* fields[] = {a.data(), b.data()};
+  EXPECT_EQ((*dataset)->ReadBatch({{&between, 1}}, fields).code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(TokenWindowsTest, MadeTokensAreTheSameEachTime) {
