@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "checkpoint/sha256.h"
 #include "common/check.h"
@@ -82,6 +83,8 @@ class Members {
   }
   // 0 when it is not there: older versions did not write it.
   int64_t LaterNumber(const char* name) { return object_.contains(name) ? Number(name) : 0; }
+  // Empty when it is not there.
+  const json* LaterList(const char* name) { return object_.contains(name) ? List(name) : nullptr; }
   // The text of an object; empty for null.
   std::string Object(const char* name) {
     const json* value = Take(name);
@@ -165,6 +168,35 @@ absl::StatusOr<std::vector<FileRecord>> ReadFiles(const json& list) {
   return files;
 }
 
+json DataOf(const std::vector<DataRecord>& data) {
+  json list = json::array();
+  for (const DataRecord& file : data) {
+    list.push_back(json::object({{"path", file.path},
+                                 {"bytes", file.bytes},
+                                 {"hash", absl::StrCat(absl::Hex(file.hash, absl::kZeroPad16))}}));
+  }
+  return list;
+}
+
+absl::StatusOr<std::vector<DataRecord>> ReadData(const json& list) {
+  if (list.size() > kMaxFiles) return Damaged("too many data files");
+  std::vector<DataRecord> data;
+  for (const json& entry : list) {
+    if (!entry.is_object()) return Damaged("a data file that is no object");
+    Members members(entry);
+    DataRecord file;
+    file.path = members.Text("path");
+    file.bytes = static_cast<uint64_t>(members.Number("bytes"));
+    const std::string hash = members.Text("hash");
+    LS_RETURN_IF_ERROR(members.Done());
+    if (hash.size() != 16 || !absl::SimpleHexAtoi(hash, &file.hash)) {
+      return Damaged("a data file's hash that is none");
+    }
+    data.push_back(std::move(file));
+  }
+  return data;
+}
+
 // `body` with its hash.
 std::string Sealed(const json& body) {
   const json whole = json::object({{"checkpoint", body}, {"sha256", Sha256Hex(Canonical(body))}});
@@ -203,6 +235,8 @@ std::string FormatManifest(const Manifest& manifest) {
                               {"device", manifest.device},
                               {"threads", manifest.threads},
                               {"train", train},
+                              {"samples", manifest.samples},
+                              {"data", DataOf(manifest.data)},
                               {"eval", eval},
                               {"evaluated_step", manifest.evaluated_step},
                               {"best_step", manifest.best_step},
@@ -226,6 +260,8 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text) {
   manifest.device = members.Text("device");
   manifest.threads = static_cast<int32_t>(members.Number("threads", 1 << 20));
   manifest.train = members.Object("train");
+  manifest.samples = members.LaterNumber("samples");
+  const json* data = members.LaterList("data");
   manifest.eval = members.Object("eval");
   manifest.evaluated_step = members.Number("evaluated_step");
   manifest.best_step = members.Number("best_step");
@@ -235,6 +271,9 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text) {
   if (manifest.train.empty()) return Damaged("'train' is null");
   if (!manifest.best_sha256.empty() && !IsHash(manifest.best_sha256)) {
     return Damaged("a sha256 that is none");
+  }
+  if (data != nullptr) {
+    LS_ASSIGN_OR_RETURN(manifest.data, ReadData(*data));
   }
   LS_ASSIGN_OR_RETURN(manifest.files, ReadFiles(*files));
   if (manifest.files.empty()) return Damaged("it names no file");

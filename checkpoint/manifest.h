@@ -31,6 +31,15 @@ struct FileRecord {
   bool operator==(const FileRecord&) const = default;
 };
 
+// A file that the job reads its samples from.
+struct DataRecord {
+  std::string path;
+  // Of a folder: the number of its files, and the hash of their names.
+  uint64_t bytes = 0;
+  uint64_t hash = 0;
+  bool operator==(const DataRecord&) const = default;
+};
+
 struct Manifest {
   int64_t step = 0;  // the state is that after it
   // Counts the runs that have checkpoints in the folder that this one lies in: equal for those of
@@ -44,7 +53,10 @@ struct Manifest {
   std::string device;   // for people
   int32_t threads = 1;  // of each worker; for people
   std::string train;    // the job's `train` section: a JSON object
-  std::string eval;     // the newest evaluation: a JSON object, or empty
+  int64_t samples = 0;  // of the training split; 0: not known, an older version wrote it
+  // Those of the data that are known; none of an older version.
+  std::vector<DataRecord> data;
+  std::string eval;  // the newest evaluation: a JSON object, or empty
   int64_t evaluated_step = 0;
   // The step of the best evaluation so far, whose weights lie beside the checkpoint; 0: none.
   int64_t best_step = 0;

@@ -149,17 +149,22 @@ class Worker {
     for (const std::string& warning : WarningsOf(compiled)) LS_LOG_WARNING << warning;
   }
 
-  // Finds what tells the coordinator whether this host has the data that the others have.
+  // Finds what tells the coordinator whether this host has the data that the others have, and a
+  // checkpoint whether it is still what it was.
   absl::Status FingerprintData() {
-    if (!over_hosts_) return absl::OkStatus();
+    if (!over_hosts_ && !SavesCheckpoints()) return absl::OkStatus();
     LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
     LS_ASSIGN_OR_RETURN(data_files_, data::FingerprintFiles(source));
     board_.Moved();
     return absl::OkStatus();
   }
 
+  bool SavesCheckpoints() const {
+    return job_.has_checkpoint() && !job_.checkpoint().dir().empty();
+  }
+
   absl::Status PrepareCheckpoints() {
-    if (!job_.has_checkpoint() || job_.checkpoint().dir().empty()) return absl::OkStatus();
+    if (!SavesCheckpoints()) return absl::OkStatus();
     LS_ASSIGN_OR_RETURN(const Every every, job::SaveEvery(job_));
     Checkpointer::Settings settings;
     settings.folder = job_.checkpoint().dir();
@@ -170,6 +175,7 @@ class Worker {
     settings.every = every.time;
     settings.identity = IdentityOf(job_, bootstrap_.assignment().job_id(), trainer_->plan(),
                                    device_hash_, device_description_);
+    SetData(data_.train->size(), data_files_, &settings.identity);
     settings.plan = &trainer_->plan();
     settings.state = trainer_->state();
     settings.publish = [this] { return trainer_->PublishState(); };
@@ -247,6 +253,7 @@ class Worker {
     *ready.mutable_address() =
         AddressOf(bootstrap_, transport_->address(), transport_->key(), transport_->tcp_port());
     for (const data::FileFingerprint& file : data_files_) {
+      if (!over_hosts_) break;
       DataFile& told = *ready.add_data();
       told.set_path(file.path);
       told.set_bytes(static_cast<int64_t>(file.bytes));
@@ -435,7 +442,7 @@ class Worker {
   const bool over_hosts_;  // some of its peers may be
   ProgressBoard board_;
   JobData data_;
-  std::vector<data::FileFingerprint> data_files_;  // of a job that may be on several hosts
+  std::vector<data::FileFingerprint> data_files_;  // where FingerprintData looked
   std::unique_ptr<Transport> transport_;
   // Of the generation that this worker was in last; what was reduced in it stays readable.
   std::unique_ptr<Communicator> last_communicator_;

@@ -58,6 +58,15 @@ checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
   return manifest;
 }
 
+void SetData(int64_t samples, const std::vector<data::FileFingerprint>& files,
+             checkpoint::Manifest* identity) {
+  identity->samples = samples;
+  identity->data.clear();
+  for (const data::FileFingerprint& file : files) {
+    identity->data.push_back({file.path, file.bytes, file.hash});
+  }
+}
+
 CheckpointMark MarkOf(const checkpoint::Manifest& manifest, const std::string& path) {
   CheckpointMark mark;
   mark.set_generation(manifest.generation);
@@ -65,6 +74,30 @@ CheckpointMark MarkOf(const checkpoint::Manifest& manifest, const std::string& p
   mark.set_path(path);
   return mark;
 }
+
+namespace {
+
+// Appends what of the data differs, where both know it.
+void AddDataDifferences(const checkpoint::Manifest& saved, const checkpoint::Manifest& job,
+                        std::vector<std::string>* differences) {
+  if (saved.samples > 0 && job.samples > 0 && saved.samples != job.samples) {
+    differences->push_back(
+        absl::StrCat("train.data: ", saved.samples, " -> ", job.samples, " samples"));
+  }
+  for (const checkpoint::DataRecord& before : saved.data) {
+    const auto now =
+        std::find_if(job.data.begin(), job.data.end(),
+                     [&](const checkpoint::DataRecord& file) { return file.path == before.path; });
+    if (now == job.data.end() || *now == before) continue;
+    if (differences->size() == kNamed) {
+      differences->push_back("and more");
+      return;
+    }
+    differences->push_back(absl::StrCat("train.data: ", before.path, " is not what it was"));
+  }
+}
+
+}  // namespace
 
 std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job) {
   Train before, now;
@@ -84,6 +117,7 @@ std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Ma
       differences.push_back(DifferenceText(line));
     }
   }
+  if (differences.empty()) AddDataDifferences(saved, job, &differences);
   if (differences.empty() && saved.plan_hash != job.plan_hash) {
     differences.push_back("this build of lockstep compiles another plan for the same job");
   }

@@ -1,25 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a checkpoint is of, and whether a job may go on from it. A job may when going on gives the
-// bits that it would have had without a stop: the same `train` section, plan and kind of device.
+// bits that it would have had without a stop: the same `train` section, data, plan and kind of
+// device.
 // How many workers and threads there were and are does not matter.
 //
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINT_IDENTITY_H_
 #define LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINT_IDENTITY_H_
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "checkpoint/manifest.h"
+#include "data/fingerprint.h"
 #include "engine/engine.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job.pb.h"
 
 namespace lockstep::worker {
 
-// Returns what this job's checkpoints say of themselves; step, files and evaluations are not set.
+// Returns what this job's checkpoints say of themselves; step, files, evaluations and what
+// SetData sets are not set.
 checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
                                 const engine::Plan& plan, const std::string& device_hash,
                                 const std::string& device);
+
+// Sets what the job's data is: `samples` of the training split, and its files.
+void SetData(int64_t samples, const std::vector<data::FileFingerprint>& files,
+             checkpoint::Manifest* identity);
 
 // Where a checkpoint stands among those of its run.
 CheckpointMark MarkOf(const checkpoint::Manifest& manifest, const std::string& path);

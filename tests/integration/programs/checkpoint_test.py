@@ -241,6 +241,23 @@ class Checkpoints(harness.ProgramTest):
         self.assertNotEqual(code, 0)
         self.assertRegex(err, "of another training, whose state this job cannot take: tensor '.*' is missing")
 
+    def test_data_that_changed_is_refused_by_name(self):
+        rows = "".join(f"{i % 7},{i * 5 % 11},{i % 3}\n" for i in range(500))
+        for length, changed, said in (
+                (f"steps: {STEPS}", rows.replace("3,", "4,", 1), "train.data: train.csv is not what it was"),
+                ("epochs: 3", rows + "1,2,0\n", "train.data: 500 -> 501 samples; train.data: train.csv is")):
+            shutil.rmtree(self.in_dir("runs"), ignore_errors=True)
+            self.write("train.csv", rows)
+            text = re.sub(r"data: .*", "data: {csv: {train: train.csv, test: train.csv}}", job(extra=CHECKPOINT))
+            path = self.write("tiny.yaml", text.replace(f"steps: {STEPS}", length))
+            self.train(path)
+            self.train(path)  # the same data: what it finds is taken
+            self.write("train.csv", changed)
+            code, _, err = self.launch(path)
+            self.assertNotEqual(code, 0)
+            self.assertIn(said, err)
+            self.assertNotIn("another plan", err)
+
     def test_a_path_is_taken_and_a_missing_one_is_said(self):
         wanted = self.undisturbed()
         self.kill_run(150)

@@ -24,6 +24,8 @@ Manifest Example() {
   manifest.device = "a CPU, 1 thread";
   manifest.threads = 2;
   manifest.train = R"({"seed":"3","optimizer":{"sgd":{"lr":0.05}}})";
+  manifest.samples = 60000;
+  manifest.data = {{"train.csv", 12, 0xfedcba9876543210}, {"t\u00e4st", 3, 1}};
   manifest.eval = R"({"loss":0.1,"step":"480"})";
   manifest.evaluated_step = 480;
   manifest.best_step = 440;
@@ -47,20 +49,24 @@ TEST(Manifest, ComesBack) {
   EXPECT_EQ(got->threads, 2);
   EXPECT_THAT(got->train, HasSubstr("\"lr\":0.05"));
   EXPECT_THAT(got->eval, HasSubstr("\"step\":\"480\""));
+  EXPECT_EQ(got->samples, 60000);
+  EXPECT_EQ(got->data, wanted.data);
   EXPECT_EQ(got->evaluated_step, 480);
   EXPECT_EQ(got->best_step, 440);
   EXPECT_EQ(got->best_sha256, wanted.best_sha256);
   EXPECT_EQ(got->files, wanted.files);
 }
 
-// What the version before the field wrote.
-TEST(Manifest, WithoutAGeneration) {
+// What versions before these fields wrote.
+TEST(Manifest, WithoutAGenerationOrData) {
   nlohmann::json whole = nlohmann::json::parse(FormatManifest(Example()));
-  whole["checkpoint"].erase("generation");
+  for (const char* later : {"generation", "samples", "data"}) whole["checkpoint"].erase(later);
   whole["sha256"] = Sha256Hex(whole["checkpoint"].dump(-1, ' ', true));
   const auto got = ParseManifest(whole.dump());
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_EQ(got->generation, 0);
+  EXPECT_EQ(got->samples, 0);
+  EXPECT_TRUE(got->data.empty());
   EXPECT_EQ(got->sequence, 7);
 }
 

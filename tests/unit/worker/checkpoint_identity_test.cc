@@ -86,6 +86,20 @@ TEST_F(CheckpointIdentityTest, PlanAndDeviceAreLookedAtToo) {
   EXPECT_THAT(DifferenceOf(now, saved), HasSubstr("does not know"));
 }
 
+TEST_F(CheckpointIdentityTest, DataThatChangedIsNamedBeforeThePlan) {
+  checkpoint::Manifest saved = Of(ExampleJob()), now = saved;
+  const data::FileFingerprint test{"test.csv", 10, 5};
+  SetData(60, {{"train.csv", 100, 7}, test}, &saved);
+  EXPECT_EQ(DifferenceOf(saved, now), "") << "not known of every source";
+  EXPECT_EQ(DifferenceOf(now, saved), "") << "not known of older versions";
+  SetData(60, {{"train.csv", 100, 8}, test}, &now);
+  EXPECT_EQ(DifferenceOf(saved, now), "train.data: train.csv is not what it was");
+  SetData(61, {{"train.csv", 103, 7}, test}, &now);
+  now.plan_hash = "another";  // the schedule's length is in it
+  EXPECT_EQ(DifferenceOf(saved, now),
+            "train.data: 60 -> 61 samples; train.data: train.csv is not what it was");
+}
+
 TEST_F(CheckpointIdentityTest, PartsHaveEveryTensorOnceAndAreAlike) {
   for (int parts = 1; parts <= 5; ++parts) {
     const CheckpointLayout layout(plan_.get(), parts);
