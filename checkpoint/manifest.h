@@ -49,6 +49,8 @@ struct Manifest {
   int64_t generation = 0;
   std::string run;        // the job's id
   std::string plan_hash;  // engine::Plan::math_hash()
+  // Of a job, and not in the file: engine::Plan::hash(), which older versions wrote.
+  std::string older_plan_hash;
   std::string device_hash;
   std::string device;   // for people
   int32_t threads = 1;  // of each worker; for people

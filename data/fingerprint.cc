@@ -24,6 +24,8 @@ namespace fs = std::filesystem;
 constexpr uint64_t kPieces = 256;
 // A folder with more files counts as one.
 constexpr size_t kMostFiles = 64;
+// Of each of its files so much is read.
+constexpr uint64_t kLeastBytes = 64 << 10;
 
 // With or without ".gz", as FindEither in image_dataset.cc.
 std::string Either(const std::string& path) {
@@ -68,7 +70,8 @@ struct Paths {
 };
 
 // The folder's files in the order of their names, then the folder itself.
-absl::StatusOr<std::vector<FileFingerprint>> FingerprintFolder(const std::string& folder) {
+absl::StatusOr<std::vector<FileFingerprint>> FingerprintFolder(const std::string& folder,
+                                                               uint64_t folder_bytes) {
   std::vector<std::string> paths;
   std::error_code error;
   fs::recursive_directory_iterator it(folder, error);
@@ -82,8 +85,10 @@ absl::StatusOr<std::vector<FileFingerprint>> FingerprintFolder(const std::string
   std::sort(paths.begin(), paths.end());
   std::vector<FileFingerprint> files;
   std::string names;
+  const uint64_t share = folder_bytes / std::max<size_t>(1, paths.size());
+  const uint64_t each = std::clamp(share, kLeastBytes, kWholeBytes);
   for (const std::string& path : paths) {
-    LS_ASSIGN_OR_RETURN(FileFingerprint file, FingerprintFile(path));
+    LS_ASSIGN_OR_RETURN(FileFingerprint file, FingerprintFile(path, each));
     absl::StrAppend(&names, path, "\n");
     files.push_back(std::move(file));
   }
@@ -119,13 +124,15 @@ absl::StatusOr<FileFingerprint> FingerprintFile(const std::string& path, uint64_
   return print;
 }
 
-absl::StatusOr<std::vector<FileFingerprint>> FingerprintFiles(const Source& source) {
+absl::StatusOr<std::vector<FileFingerprint>> FingerprintFiles(const Source& source,
+                                                              uint64_t folder_bytes) {
   std::vector<FileFingerprint> all;
   for (const std::string& path : std::visit(Paths{}, source)) {
     std::error_code error;
     if (path.empty() || !fs::exists(path, error)) continue;
     if (fs::is_directory(path, error)) {
-      LS_ASSIGN_OR_RETURN(const std::vector<FileFingerprint> files, FingerprintFolder(path));
+      LS_ASSIGN_OR_RETURN(const std::vector<FileFingerprint> files,
+                          FingerprintFolder(path, folder_bytes));
       all.insert(all.end(), files.begin(), files.end());
     } else {
       LS_ASSIGN_OR_RETURN(FileFingerprint file, FingerprintFile(path));

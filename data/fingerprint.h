@@ -6,6 +6,7 @@
 #define LOCKSTEP_DATA_FINGERPRINT_H_
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,10 @@ absl::StatusOr<FileFingerprint> FingerprintFile(const std::string& path,
                                                 uint64_t whole_bytes = kWholeBytes);
 
 // Of the files of `source` that are there, of both splits; none for made data. A folder with many
-// files counts as one file that holds them all. Errors: as FingerprintFile.
-absl::StatusOr<std::vector<FileFingerprint>> FingerprintFiles(const Source& source);
+// files counts as one file that holds them all. Of a folder at most `folder_bytes` are read, but
+// 64 KiB of each of its files in any case. Errors: as FingerprintFile.
+absl::StatusOr<std::vector<FileFingerprint>> FingerprintFiles(
+    const Source& source, uint64_t folder_bytes = std::numeric_limits<uint64_t>::max());
 
 }  // namespace lockstep::data
 

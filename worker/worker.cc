@@ -149,10 +149,9 @@ class Worker {
     for (const std::string& warning : WarningsOf(compiled)) LS_LOG_WARNING << warning;
   }
 
-  // Finds what tells the coordinator whether this host has the data that the others have, and a
-  // checkpoint whether it is still what it was.
+  // Finds what tells the coordinator whether this host has the data that the others have.
   absl::Status FingerprintData() {
-    if (!over_hosts_ && !SavesCheckpoints()) return absl::OkStatus();
+    if (!over_hosts_) return absl::OkStatus();
     LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
     LS_ASSIGN_OR_RETURN(data_files_, data::FingerprintFiles(source));
     board_.Moved();
@@ -175,7 +174,12 @@ class Worker {
     settings.every = every.time;
     settings.identity = IdentityOf(job_, bootstrap_.assignment().job_id(), trainer_->plan(),
                                    device_hash_, device_description_);
-    SetData(data_.train->size(), data_files_, &settings.identity);
+    // Whether the data is still what it was.
+    LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
+    LS_ASSIGN_OR_RETURN(const std::vector<data::FileFingerprint> files,
+                        data::FingerprintFiles(source, data::kWholeBytes));
+    board_.Moved();
+    SetData(data_.train->size(), files, &settings.identity);
     settings.plan = &trainer_->plan();
     settings.state = trainer_->state();
     settings.publish = [this] { return trainer_->PublishState(); };
@@ -253,7 +257,6 @@ class Worker {
     *ready.mutable_address() =
         AddressOf(bootstrap_, transport_->address(), transport_->key(), transport_->tcp_port());
     for (const data::FileFingerprint& file : data_files_) {
-      if (!over_hosts_) break;
       DataFile& told = *ready.add_data();
       told.set_path(file.path);
       told.set_bytes(static_cast<int64_t>(file.bytes));

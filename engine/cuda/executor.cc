@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<cuda::CudnnTuning>> CudaExecutor::OpenCudnnTuning
                          [&op](const Node& node) { return node.op == &op; });
     };
     return within(plan_->program(ProgramKind::kTraining)) ||
-           within(plan_->program(ProgramKind::kEvaluation));
+           (plan_->spec().evaluates && within(plan_->program(ProgramKind::kEvaluation)));
   };
   const bool attends = has(ops::kAttention);
   if (use == CudnnUse::kNever || (!attends && !has(ops::kConv2d))) return nullptr;
@@ -180,9 +180,15 @@ absl::Status CudaExecutor::Prepare(const Memory& memory) {
   }
   for (const ProgramKind kind :
        {ProgramKind::kTraining, ProgramKind::kEvaluation, ProgramKind::kDecode}) {
+    CudaTarget own = target;
+    if (kind == ProgramKind::kEvaluation && !spec.evaluates) {
+      // It is never run, and there is no memory to measure its kernels on.
+      own.tuning = nullptr;
+      own.cudnn = nullptr;
+    }
     LS_ASSIGN_OR_RETURN(
         CudaProgramRunner made,
-        CudaProgramRunner::Make(&plan_->program(kind), target, device_.get(),
+        CudaProgramRunner::Make(&plan_->program(kind), own, device_.get(),
                                 kind == ProgramKind::kTraining ? ends : std::vector<int>{}));
     runners_.push_back(std::move(made));
   }

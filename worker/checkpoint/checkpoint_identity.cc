@@ -39,8 +39,13 @@ bool ReadTrain(const std::string& json, Train* train) {
 std::string DifferenceText(absl::string_view line) {
   if (absl::ConsumePrefix(&line, "modified: ")) return absl::StrCat("train.", line);
   if (absl::ConsumePrefix(&line, "added: ")) return absl::StrCat("train.", line, " is new");
-  if (absl::ConsumePrefix(&line, "deleted: ")) return absl::StrCat("train.", line, " is gone");
-  return std::string(line);
+  if (!absl::ConsumePrefix(&line, "deleted: ")) return std::string(line);
+  std::string gone = absl::StrCat("train.", line, " is gone");
+  // Older versions wrote the default of token arrays down.
+  if (absl::StartsWith(line, "eval.block")) {
+    absl::StrAppend(&gone, " (without it the block is another one than then)");
+  }
+  return gone;
 }
 
 }  // namespace
@@ -52,6 +57,7 @@ checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
   manifest.train = MessageJson(job.train());
   manifest.run = run;
   manifest.plan_hash = plan.math_hash();
+  manifest.older_plan_hash = plan.hash();
   manifest.device_hash = device_hash;
   manifest.device = device;
   manifest.threads = plan.spec().threads;
@@ -63,7 +69,10 @@ void SetData(int64_t samples, const std::vector<data::FileFingerprint>& files,
   identity->samples = samples;
   identity->data.clear();
   for (const data::FileFingerprint& file : files) {
-    identity->data.push_back({file.path, file.bytes, file.hash});
+    const checkpoint::DataRecord record{file.path, file.bytes, file.hash};
+    // Both splits may be of one file.
+    const auto& all = identity->data;
+    if (std::find(all.begin(), all.end(), record) == all.end()) identity->data.push_back(record);
   }
 }
 
@@ -118,7 +127,8 @@ std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Ma
     }
   }
   if (differences.empty()) AddDataDifferences(saved, job, &differences);
-  if (differences.empty() && saved.plan_hash != job.plan_hash) {
+  if (differences.empty() && saved.plan_hash != job.plan_hash &&
+      saved.plan_hash != job.older_plan_hash) {
     differences.push_back("this build of lockstep compiles another plan for the same job");
   }
   if (differences.empty() && saved.device_hash != job.device_hash) {

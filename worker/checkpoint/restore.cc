@@ -169,7 +169,9 @@ absl::Status LoadCheckpoint(checkpoint::Storage* storage, const std::string& pat
     files.push_back(std::move(file));
   }
   if (absl::Status same = CheckTensors(tensors, *target.plan); !same.ok()) {
-    if (manifest.plan_hash == target.plan->math_hash()) return same;
+    const bool same_plan =
+        manifest.plan_hash == target.plan->math_hash() || manifest.plan_hash == target.plan->hash();
+    if (same_plan) return same;
     // Each rank has checked its share of the files alone, and what is damaged may be a name.
     for (const checkpoint::FileRecord& record : manifest.files) {
       LS_RETURN_IF_ERROR(checkpoint::CheckFile(storage, path, record, [board] {

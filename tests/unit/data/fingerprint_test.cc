@@ -96,5 +96,23 @@ TEST_F(FingerprintTest, AFolderIsItsFilesAndTheirNames) {
   EXPECT_NE(Of(text)[0].hash, many[0].hash);
 }
 
+TEST_F(FingerprintTest, OfAFolderNoMoreIsReadThanIsAskedFor) {
+  TextSource text;
+  text.path = folder_ + "/text";
+  std::string large(1 << 20, 'a');
+  Write("text/large", large);
+  Write("text/small", std::string(1 << 16, 'a'));
+  const auto hash = [&](size_t file, uint64_t bytes) {
+    return (*FingerprintFiles(text, bytes))[file].hash;
+  };
+  const uint64_t first = hash(0, 1 << 16), whole = hash(0, 4 << 20), small = hash(1, 1 << 16);
+  large[5000] = 'b';  // between two pieces
+  Write("text/large", large);
+  EXPECT_EQ(hash(0, 1 << 16), first);
+  EXPECT_NE(hash(0, 4 << 20), whole);
+  Write("text/small", std::string(1 << 15, 'a') + "b" + std::string((1 << 15) - 1, 'a'));
+  EXPECT_NE(hash(1, 1 << 16), small) << "a small file is read whole";
+}
+
 }  // namespace
 }  // namespace lockstep::data

@@ -228,6 +228,21 @@ TEST_F(TuningTest, WhatFollowsAProductIsDoneTheQuickerWay) {
   EXPECT_NE(TextOf(second_).find("apart"), std::string::npos);
 }
 
+// A job that never evaluates has no room for the products of an evaluation block.
+TEST_F(TuningTest, WhatIsNeverRunIsNotMeasured) {
+  TrainSpec spec = SmallMlp();
+  spec.device = DeviceKind::kCuda;
+  spec.eval_block = 100 * spec.micro_batch;
+  spec.evaluates = false;
+  const auto plan = Plan::Compile(spec).value();
+  Pages state(plan->state_bytes());
+  engine::Memory memory{state.data(), nullptr};
+  memory.tuning_files = {first_};
+  ASSERT_TRUE(Executor::Create(plan, memory).ok());
+  EXPECT_EQ(TextOf(first_).find(absl::StrCat(spec.eval_block)), std::string::npos)
+      << TextOf(first_);
+}
+
 // A whole plan: the same table, the same bits; another algorithm, other bits.
 TEST_F(TuningTest, AnExecutorTakesItsProductsFromTheFiles) {
   TrainSpec spec = TinyGpt();

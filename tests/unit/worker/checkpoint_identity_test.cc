@@ -74,8 +74,10 @@ TEST_F(CheckpointIdentityTest, WhatDecidesTheMathIsNamed) {
 TEST_F(CheckpointIdentityTest, PlanAndDeviceAreLookedAtToo) {
   const checkpoint::Manifest saved = Of(ExampleJob());
   checkpoint::Manifest now = saved;
-  now.plan_hash = "another";
+  now.plan_hash = now.older_plan_hash = "another";
   EXPECT_THAT(DifferenceOf(saved, now), HasSubstr("compiles another plan"));
+  now.older_plan_hash = saved.plan_hash;
+  EXPECT_EQ(DifferenceOf(saved, now), "") << "older versions wrote that of what is computed again";
   now = saved;
   now.threads = 2;
   EXPECT_EQ(DifferenceOf(saved, now), "");
@@ -89,13 +91,14 @@ TEST_F(CheckpointIdentityTest, PlanAndDeviceAreLookedAtToo) {
 TEST_F(CheckpointIdentityTest, DataThatChangedIsNamedBeforeThePlan) {
   checkpoint::Manifest saved = Of(ExampleJob()), now = saved;
   const data::FileFingerprint test{"test.csv", 10, 5};
-  SetData(60, {{"train.csv", 100, 7}, test}, &saved);
+  SetData(60, {{"train.csv", 100, 7}, {"train.csv", 100, 7}, test}, &saved);
+  EXPECT_EQ(saved.data.size(), 2u);
   EXPECT_EQ(DifferenceOf(saved, now), "") << "not known of every source";
   EXPECT_EQ(DifferenceOf(now, saved), "") << "not known of older versions";
   SetData(60, {{"train.csv", 100, 8}, test}, &now);
   EXPECT_EQ(DifferenceOf(saved, now), "train.data: train.csv is not what it was");
   SetData(61, {{"train.csv", 103, 7}, test}, &now);
-  now.plan_hash = "another";  // the schedule's length is in it
+  now.plan_hash = now.older_plan_hash = "another";  // the schedule's length is in it
   EXPECT_EQ(DifferenceOf(saved, now),
             "train.data: 60 -> 61 samples; train.data: train.csv is not what it was");
 }
