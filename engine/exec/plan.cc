@@ -127,7 +127,6 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const Tra
   if (spec.decode) LS_RETURN_IF_ERROR(plan->CompileDecode());
   plan->SizeArena();
   plan->hash_ = plan->MakeHash();
-  if (plan->math_hash_.empty()) plan->math_hash_ = plan->hash_;
   return std::shared_ptr<const CompiledPlan>(std::move(plan));
 }
 
@@ -255,10 +254,6 @@ int64_t CompiledPlan::targets_per_sample() const {
     if (field.name == kLabelsField) return field.elements();
   }
   return 1;
-}
-
-int64_t CompiledPlan::nominal_targets() const {
-  return spec_.micro_batch * targets_per_sample() * spec_.accumulate * spec_.shards;
 }
 
 int64_t CompiledPlan::parameter_count() const {

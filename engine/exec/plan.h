@@ -56,7 +56,7 @@ class CompiledPlan : public Plan {
   std::vector<GradientRange> SumBlocks() const override;
   int64_t TailBegin() const override;
   std::string hash() const override { return hash_; }
-  std::string math_hash() const override { return math_hash_; }
+  std::string math_hash() const override { return math_hash_.empty() ? hash_ : math_hash_; }
   std::string DumpText() const override;
   std::string DumpDot() const override {
     return spec_.inference ? evaluate_.graph.ToDot() : train_.graph.ToDot();
@@ -96,7 +96,9 @@ class CompiledPlan : public Plan {
   const StateEntry& Entry(const std::string& name) const;
   int64_t targets_per_sample() const;
   // D: the targets that a step nominally has.
-  int64_t nominal_targets() const;
+  int64_t nominal_targets() const {
+    return spec_.micro_batch * targets_per_sample() * spec_.accumulate * spec_.shards;
+  }
 
  private:
   explicit CompiledPlan(const TrainSpec& spec) : spec_(spec) {}
@@ -165,7 +167,7 @@ class CompiledPlan : public Plan {
   GradientLayout layout_;
   size_t arena_bytes_ = 0;
   std::string hash_;
-  std::string math_hash_;
+  std::string math_hash_;  // empty: hash_
 };
 
 // Checks whether `token` may be decoded at `position` after `decoded` ones. Errors:

@@ -55,9 +55,9 @@ EvalResult EvaluateWith(int64_t targets) {
   const auto members = GroupMembers(ranks, [](const auto& rank) -> Transport& { return *rank; });
   const absl::Time deadline = absl::Now() + absl::Minutes(1);
   const auto communicator = ranks[0]->Connect({1, "small", "", members, 0}, deadline).value();
-  const auto evaluator = Evaluator::Create(&samples, executor.get(), plan.spec().eval_block, &board,
-                                           Clock::Real())
-                             .value();
+  const auto evaluator =
+      Evaluator::Create(&samples, executor.get(), plan.spec().eval_block, &board, Clock::Real())
+          .value();
   return evaluator->Run(communicator.get(), 7, 1.5, deadline).value();
 }
 
