@@ -43,6 +43,11 @@ struct HashedFile {
 // it with Cancelled. Blocks for the disk. Errors: those of Storage::Open and Source::ReadAt.
 absl::StatusOr<HashedFile> HashFile(Storage* storage, const std::string& path,
                                     const std::function<bool()>& go_on);
+// Returns whether the file at `path` is the one with that sha256. One that is another or cannot be
+// read is removed, so that none is taken for it. `go_on` as in HashFile; false: nothing is. Blocks
+// for the disk.
+bool KeepOnly(Storage* storage, const std::string& path, const std::string& sha256,
+              const std::function<bool()>& go_on);
 
 }  // namespace lockstep::checkpoint
 

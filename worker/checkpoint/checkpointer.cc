@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_place.h"
+#include "checkpoint/sha256.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -362,13 +363,19 @@ std::string Checkpointer::BestPath(int64_t step) const {
   return absl::StrCat(settings_.folder, "/", checkpoint::BestName(step));
 }
 
-void Checkpointer::KeepBest(int64_t step, const std::string& path) {
+void Checkpointer::KeepBest(int64_t step, const std::string& path, const std::string& sha256,
+                            const std::function<bool()>& go_on) {
   absl::Status kept = settings_.storage->MakeFolder(settings_.folder);
   if (kept.ok()) kept = settings_.storage->Link(path, BestPath(step));
-  if (kept.ok()) return;
+  if (kept.ok() || HasBest(step, sha256, go_on)) return;
   LS_LOG_WARNING << "the weights of step " << step
                  << ", the best so far, are not kept with the checkpoints: " << kept.message()
                  << "; training goes on: " << SavingAdvice(kept);
+}
+
+bool Checkpointer::HasBest(int64_t step, const std::string& sha256,
+                           const std::function<bool()>& go_on) {
+  return checkpoint::KeepOnly(settings_.storage, BestPath(step), sha256, go_on);
 }
 
 }  // namespace lockstep::worker

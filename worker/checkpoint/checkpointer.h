@@ -133,8 +133,14 @@ class Checkpointer {
   // Returns whether this rank keeps the best weights beside its checkpoints, though it does not
   // write the run's files: it is the one that saves in its folder.
   bool KeepsBestToo() const { return copies_.count() > 1 && copies_.writes(rank_); }
-  // Keeps the weights in the file `path` as those of the best evaluation, of `step`.
-  void KeepBest(int64_t step, const std::string& path);
+  // Keeps the weights in the file `path`, which has that sha256, as those of the best evaluation,
+  // of `step`. When they cannot be kept, that is said. `go_on`, which may be empty, is asked while
+  // a file is read. Blocks for the disk.
+  void KeepBest(int64_t step, const std::string& path, const std::string& sha256,
+                const std::function<bool()>& go_on);
+  // Returns whether they are kept already. What is kept under their name and is not that, as of
+  // another run, is removed.
+  bool HasBest(int64_t step, const std::string& sha256, const std::function<bool()>& go_on);
   // The file that holds them, whether it is there or not.
   std::string BestPath(int64_t step) const;
 

@@ -53,11 +53,14 @@ std::vector<float> Widened(const engine::StateEntry& entry, const char* data) {
   return values;
 }
 
-}  // namespace
+// What a file of weights holds.
+struct WeightTensors {
+  std::vector<checkpoint::TensorView> tensors;
+  std::vector<std::vector<float>> widened;  // that some of them show
+};
 
-absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::Plan& plan,
-                                         const void* state, engine::Weights weights,
-                                         const std::function<bool()>& go_on) {
+// REQUIRES: kAverage only when the plan has averages.
+WeightTensors TensorsOf(const engine::Plan& plan, const void* state, engine::Weights weights) {
   using Role = engine::StateEntry::Role;
   const Role role = weights == engine::Weights::kAverage ? Role::kAverage : Role::kParameter;
   // The averages have the parameters' order; they are written under the parameters' names.
@@ -65,8 +68,7 @@ absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::
   for (const engine::StateEntry& entry : plan.state()) {
     if (entry.role == Role::kParameter) names.push_back(entry.name);
   }
-  std::vector<checkpoint::TensorView> tensors;
-  std::vector<std::vector<float>> widened;
+  WeightTensors made;
   size_t weight = 0;
   for (const engine::StateEntry& entry : plan.state()) {
     const bool statistic = entry.role == Role::kStatistic;
@@ -76,16 +78,39 @@ absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::
     const char* data = static_cast<const char*>(state) + entry.offset;
     size_t bytes = entry.bytes;
     if (entry.type == Type::kBFloat16 || entry.type == Type::kFloat16) {
-      widened.push_back(Widened(entry, data));
-      data = reinterpret_cast<const char*>(widened.back().data());
-      bytes = widened.back().size() * sizeof(float);
+      made.widened.push_back(Widened(entry, data));
+      data = reinterpret_cast<const char*>(made.widened.back().data());
+      bytes = made.widened.back().size() * sizeof(float);
     }
-    tensors.push_back({statistic ? entry.name : names[weight++], count ? "I64" : "F32", entry.shape,
-                       data, bytes});
+    made.tensors.push_back({statistic ? entry.name : names[weight++], count ? "I64" : "F32",
+                            entry.shape, data, bytes});
   }
-  // Nothing about this run goes in: the file is equal for equal weights.
-  const std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  return checkpoint::WriteSafetensors(path, tensors, metadata, go_on);
+  return made;
+}
+
+// Nothing about this run goes in: the file is equal for equal weights.
+std::map<std::string, std::string> WeightMetadata() { return {{"format", "pt"}}; }
+
+}  // namespace
+
+absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::Plan& plan,
+                                         const void* state, engine::Weights weights,
+                                         const std::function<bool()>& go_on) {
+  const WeightTensors made = TensorsOf(plan, state, weights);
+  return checkpoint::WriteSafetensors(path, made.tensors, WeightMetadata(), go_on);
+}
+
+absl::StatusOr<std::string> HashWeights(const engine::Plan& plan, const void* state,
+                                        engine::Weights weights,
+                                        const std::function<bool()>& go_on) {
+  const WeightTensors made = TensorsOf(plan, state, weights);
+  const auto sink = [&](const void*, size_t) {
+    const bool wanted = go_on == nullptr || go_on();
+    return wanted ? absl::OkStatus() : absl::CancelledError("given up");
+  };
+  LS_ASSIGN_OR_RETURN(const checkpoint::StreamedFile streamed,
+                      checkpoint::StreamSafetensors(made.tensors, WeightMetadata(), sink));
+  return streamed.sha256;
 }
 
 absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& job,

@@ -26,6 +26,12 @@ absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::
                                          const void* state, engine::Weights weights,
                                          const std::function<bool()>& go_on);
 
+// The sha256 of the file that WriteWeights would write. `go_on` is asked as there. Errors:
+// Cancelled.
+absl::StatusOr<std::string> HashWeights(const engine::Plan& plan, const void* state,
+                                        engine::Weights weights,
+                                        const std::function<bool()>& go_on);
+
 // Writes into `dir` (made if it is not there). Blocks until all files are durable:
 // model.safetensors, config.json, and ema.safetensors where there are averages. `go_on` as in
 // WriteWeights. Errors: those of the file system, naming the file; Cancelled.

@@ -249,11 +249,11 @@ std::optional<EvalResult> EvaluationOf(const checkpoint::Manifest& manifest) {
   return eval;
 }
 
-absl::Status BringBest(checkpoint::Storage* storage, const Restored& restored,
-                       const std::string& path, Checkpointer* checkpointer,
-                       const std::function<bool()>& go_on) {
+absl::StatusOr<bool> BringBest(checkpoint::Storage* storage, const Restored& restored,
+                               const std::string& path, Checkpointer* checkpointer,
+                               const std::function<bool()>& go_on) {
   const checkpoint::Manifest& manifest = restored.manifest;
-  if (manifest.best_step == 0) return absl::OkStatus();
+  if (manifest.best_step == 0) return false;
   const std::string folder = restored.path.substr(0, restored.path.rfind('/') + 1);
   const std::string from = folder + checkpoint::BestName(manifest.best_step);
   const absl::StatusOr<checkpoint::HashedFile> hashed = checkpoint::HashFile(storage, from, go_on);
@@ -269,12 +269,12 @@ absl::Status BringBest(checkpoint::Storage* storage, const Restored& restored,
     LS_LOG_WARNING << "the weights of step " << manifest.best_step
                    << ", the best so far, are not there: " << brought.message()
                    << "; best.safetensors comes with the next better ones";
-    return absl::OkStatus();
+    return false;
   }
   if (from != checkpointer->BestPath(manifest.best_step)) {
-    checkpointer->KeepBest(manifest.best_step, path);
+    checkpointer->KeepBest(manifest.best_step, path, manifest.best_sha256, go_on);
   }
-  return absl::OkStatus();
+  return true;
 }
 
 }  // namespace lockstep::worker

@@ -87,12 +87,13 @@ absl::Status LoadCheckpoint(checkpoint::Storage* storage, const std::string& pat
 std::optional<EvalResult> EvaluationOf(const checkpoint::Manifest& manifest);
 
 // Puts the best weights that the checkpoint knows of at `path` again, and among those that
-// `checkpointer` keeps. When they are not there, that is said: the next better ones replace them.
+// `checkpointer` keeps. Returns whether they are there; where not, that is said: the next better
+// ones replace them.
 // `go_on`, which may be empty, is asked while they are read. Errors: those of reading them, when
 // they may be there; Cancelled.
-absl::Status BringBest(checkpoint::Storage* storage, const Restored& restored,
-                       const std::string& path, Checkpointer* checkpointer,
-                       const std::function<bool()>& go_on);
+absl::StatusOr<bool> BringBest(checkpoint::Storage* storage, const Restored& restored,
+                               const std::string& path, Checkpointer* checkpointer,
+                               const std::function<bool()>& go_on);
 
 }  // namespace lockstep::worker
 

@@ -16,13 +16,6 @@
 #include "worker/step/non_finite_ranks.h"
 
 namespace lockstep::worker {
-namespace {
-
-// A member that stands still is found by the coordinator (it misses heartbeats or progress), which
-// ends the generation; this bound is only for when there is no coordinator to do so.
-constexpr absl::Duration kCollectiveLimit = absl::Hours(1);
-
-}  // namespace
 
 absl::Time Trainer::Deadline() const { return clock_->Now() + kCollectiveLimit; }
 
@@ -218,9 +211,11 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
     LS_RETURN_IF_ERROR(Resume(communicator, run_dir));
   } else {
     evaluate_first_ = EvalDue(start_step) && agreement.evaluated_step < start_step;
-    // Rank 0, which was to bring them before the first step, may have died over it.
+    // Rank 0, which was to bring them before the first step, may have died over it. Those of this
+    // very step are written from the state.
+    const int64_t best_step = executor_->tracking().best_step;
     const bool just_resumed = resumed_.has_value() && resumed_->manifest.step == start_step &&
-                              executor_->tracking().best_step == resumed_->manifest.best_step;
+                              best_step == resumed_->manifest.best_step && best_step != start_step;
     if (just_resumed && communicator->rank() == agreement.first_holder) {
       LS_RETURN_IF_ERROR(BringResumedBest(run_dir));
     }

@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "collectives/communicator.h"
 #include "common/clock.h"
 #include "data/loader.h"
@@ -48,6 +49,10 @@
 #include "worker/step/step_watch.h"
 
 namespace lockstep::worker {
+
+// A member that stands still is found by the coordinator (it misses heartbeats or progress), which
+// ends the generation; this bound is only for when there is no coordinator to do so.
+inline constexpr absl::Duration kCollectiveLimit = absl::Hours(1);
 
 // How a generation ended, when it was not aborted.
 struct TrainOutcome {
@@ -205,7 +210,8 @@ class Trainer {
   bool FallsOn(const Every& every, int64_t step) const;
   bool EvalDue(int64_t step) const;
   absl::Status Resume(Communicator* communicator, const std::string& run_dir);
-  // Puts the best weights that resumed_ knows of into the run's folder. Errors: as BringBest.
+  // Puts the best weights that resumed_ knows of into the run's folder, where they are there.
+  // Errors: as BringBest.
   absl::Status BringResumedBest(const std::string& run_dir);
   Checkpointer::Decided Decided() const;
   absl::Status Evaluate(Communicator* communicator, RunRecord* record);
@@ -214,8 +220,12 @@ class Trainer {
   // Where this rank saves the weights of the best evaluation, of `step`; empty: it does not.
   std::string BestFile(const RunRecord* record, int64_t step) const;
   // Saves the weights as the best so far, where this rank does. When they cannot be saved, that is
-  // said, and no older ones are left in their place.
+  // said, and no others are left in their place.
   absl::Status WriteBest(RunRecord* record);
+  // The disk's part of that: at `path`, and among those that `beside`, if there is one, keeps.
+  // Errors: they are not at `path`.
+  absl::Status SaveBest(const std::string& path, Checkpointer* beside,
+                        const std::function<bool()>& go_on) const;
   // Says so when the run ends without them.
   void TellOfMissingBest(const RunRecord* record) const;
 

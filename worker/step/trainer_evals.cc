@@ -2,9 +2,12 @@
 // What a trainer evaluates, and the best weights that it keeps.
 #include <unistd.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 
+#include "checkpoint/sha256.h"
+#include "checkpoint/storage.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "worker/checkpoint/model_writer.h"
@@ -59,23 +62,40 @@ absl::Status Trainer::WriteBest(RunRecord* record) {
   board_->Enter(SAVING);
   watch_.At(chaos::Place::kBest, step);
   LS_RETURN_IF_ERROR(executor_->PublishState());
-  const auto weights = BestIsOfAverage(compiled_.job.train()) ? engine::Weights::kAverage
-                                                              : engine::Weights::kCurrent;
-  const absl::Status written =
-      WorkOnDisk(board_, clock_, [&](const std::function<bool()>& go_on) -> absl::Status {
-        LS_RETURN_IF_ERROR(WriteWeights(path, *compiled_.plan, state_, weights, go_on).status());
-        if (checkpointer_ != nullptr && record != nullptr) checkpointer_->KeepBest(step, path);
-        return absl::OkStatus();
-      });
+  const absl::Status written = WorkOnDisk(board_, clock_, [&](const std::function<bool()>& go_on) {
+    return SaveBest(path, record != nullptr ? checkpointer_ : nullptr, go_on);
+  });
   if (written.ok()) {
     best_saved_ = {path, step};
   } else {
-    ::unlink(path.c_str());
     LS_LOG_WARNING << "the weights of step " << step
                    << ", the best so far, are not saved: " << written.message()
                    << "; training goes on, best.safetensors comes with the next better ones";
   }
   return absl::OkStatus();
+}
+
+absl::Status Trainer::SaveBest(const std::string& path, Checkpointer* beside,
+                               const std::function<bool()>& go_on) const {
+  const int64_t step = committed_step();
+  const auto weights = BestIsOfAverage(compiled_.job.train()) ? engine::Weights::kAverage
+                                                              : engine::Weights::kCurrent;
+  const auto written = WriteWeights(path, *compiled_.plan, state_, weights, go_on);
+  if (written.ok()) {
+    if (beside != nullptr) beside->KeepBest(step, path, *written, go_on);
+    return absl::OkStatus();
+  }
+  // What has their name may be just them, by one who died since or from the checkpoint.
+  LS_ASSIGN_OR_RETURN(const std::string wanted,
+                      HashWeights(*compiled_.plan, state_, weights, go_on));
+  checkpoint::Storage* const disk = checkpoint::Storage::Disk();
+  bool there = checkpoint::KeepOnly(disk, path, wanted, go_on);
+  if (beside != nullptr && there) beside->KeepBest(step, path, wanted, go_on);
+  // A link needs no room.
+  if (beside != nullptr && !there && beside->HasBest(step, wanted, go_on)) {
+    there = disk->Link(beside->BestPath(step), path).ok();
+  }
+  return there ? absl::OkStatus() : written.status();
 }
 
 void Trainer::TellOfMissingBest(const RunRecord* record) const {
@@ -87,10 +107,18 @@ void Trainer::TellOfMissingBest(const RunRecord* record) const {
 }
 
 absl::Status Trainer::BringResumedBest(const std::string& run_dir) {
-  return WorkOnDisk(board_, clock_, [&](const std::function<bool()>& go_on) {
-    return BringBest(resume_source_->storage, *resumed_, run_dir + "/model/best.safetensors",
-                     checkpointer_, go_on);
-  });
+  const std::string path = run_dir + "/model/best.safetensors";
+  bool brought = false;
+  board_->Enter(SAVING);
+  LS_RETURN_IF_ERROR(
+      WorkOnDisk(board_, clock_, [&](const std::function<bool()>& go_on) -> absl::Status {
+        LS_ASSIGN_OR_RETURN(
+            brought, BringBest(resume_source_->storage, *resumed_, path, checkpointer_, go_on));
+        return absl::OkStatus();
+      }));
+  best_saved_ = {};
+  if (brought) best_saved_ = {path, resumed_->manifest.best_step};
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep::worker

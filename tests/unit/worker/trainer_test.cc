@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "collectives/fake/fake_transport.h"
 #include "collectives/shards.h"
 #include "common/status.h"
@@ -500,6 +501,92 @@ TEST_F(TrainerTest, WeightsThatAreNotTheBestAnyMoreAreNotKeptAsTheBest) {
   EXPECT_EQ(Best("run"), "");
   EXPECT_THAT(said,
               HasSubstr("the best evaluation was that of step 6, whose weights are not saved"));
+}
+
+// A generation begins at the best step, and the disk has no room to write it again.
+TEST_F(TrainerTest, TheBestThatIsThereStaysWhenItCannotBeWrittenAgain) {
+  JobSpec spec = TrainedJob();
+  spec.mutable_train()->mutable_eval()->set_every("2 steps");
+  spec.mutable_train()->mutable_best()->set_metric("loss");
+  spec.mutable_train()->mutable_model()->mutable_mlp()->set_hidden(0, 900);
+  spec.mutable_train()->mutable_optimizer()->mutable_sgd()->set_lr(1e-30);  // step 2 is the best
+  const Compiled job(spec);
+  for (const std::string run : {"alone", "saved", "lost"}) {
+    SCOPED_TRACE(run);
+    Ranks ranks;
+    for (int i = 0; i < 2; ++i) {
+      ranks.push_back(std::make_unique<Rank>(job, &network_));
+      ranks.back()->record = std::make_unique<RunRecord>(folder_ + "/alone", kSteps);
+      if (run != "alone") ranks.back()->SaveIn(folder_ + "/" + run, run);
+    }
+    std::filesystem::create_directories(folder_ + "/alone/model");
+    ranks[0]->AfterFirstStep([&] {
+      WorkerCommand command;
+      command.mutable_regroup()->set_generation(generation_);
+      ranks[0]->Command(command);
+    });
+    for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+    const std::string of = run == "alone" ? run : run + "/" + run;
+    const std::string best = Best(of);
+    ASSERT_NE(best, "");
+    // Then there is the one beside the checkpoints.
+    if (run == "lost") std::filesystem::remove(folder_ + "/" + of + "/model/best.safetensors");
+    ranks.erase(ranks.begin());
+    const FileLimit limit(16 << 10);
+    for (const auto& outcome : Run(ranks, 2)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_TRUE(Best(of) == best);
+  }
+}
+
+// The last step of the run is the best one, and its checkpoint is gone on from.
+TEST_F(TrainerTest, TheBestOfTheStepThatARunGoesOnAfterIsThere) {
+  JobSpec spec = TrainedJob();
+  spec.mutable_train()->mutable_eval()->set_every("1 steps");
+  spec.mutable_train()->mutable_best()->set_metric("loss");
+  spec.mutable_train()->mutable_model()->mutable_mlp()->set_hidden(0, 900);
+  spec.mutable_train()->mutable_optimizer()->mutable_sgd()->set_lr(1e-3);  // each step is better
+  const Compiled job(spec);
+  const auto start = [&](const std::string& run) {
+    Ranks ranks;
+    ranks.push_back(std::make_unique<Rank>(job, &network_));
+    ranks.back()->SaveIn(folder_, run);
+    return ranks;
+  };
+  const Ranks first = start("first");
+  for (const auto& outcome : Run(first, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const std::string best = Best("first");
+  ASSERT_NE(best, "");
+  {
+    const Ranks second = start("second");
+    const FileLimit limit(16 << 10);
+    for (const auto& outcome : Run(second, 0)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_TRUE(Best("second") == best);
+  }
+  // Where it is not beside the checkpoint it is written from the state, and stays.
+  const std::string beside = folder_ + "/saved/" + checkpoint::BestName(kSteps);
+  const Ranks third = start("third");
+  for (const int64_t start_step : {int64_t{0}, kSteps}) {
+    EXPECT_TRUE(std::filesystem::remove(beside));
+    for (const auto& outcome : Run(third, start_step)) EXPECT_TRUE(outcome.ok());
+    EXPECT_TRUE(Best("third") == best) << start_step;
+  }
+}
+
+TEST_F(TrainerTest, BestWeightsOfAnotherRunAreNotTakenForThoseThatCannotBeSaved) {
+  JobSpec spec = TrainedJob();
+  spec.mutable_train()->mutable_best()->set_metric("loss");
+  spec.mutable_train()->mutable_model()->mutable_mlp()->set_hidden(0, 900);
+  const Compiled job(spec);
+  Ranks ranks;
+  ranks.push_back(std::make_unique<Rank>(job, &network_));
+  ranks[0]->SaveIn(folder_, "run");
+  const std::string beside = folder_ + "/saved/" + checkpoint::BestName(kSteps);
+  std::filesystem::create_directories(folder_ + "/saved");
+  std::ofstream(beside) << "of another run";
+  const FileLimit limit(16 << 10);
+  for (const auto& outcome : Run(ranks, 0)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(Best("run"), "");
+  EXPECT_FALSE(std::filesystem::exists(beside));
 }
 
 TEST_F(TrainerTest, AnEarlyStopWithoutAnyNumberSaysSo) {
