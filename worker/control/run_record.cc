@@ -40,14 +40,15 @@ absl::StatusOr<off_t> WholeLines(int fd, off_t bytes, const std::string& path) {
 }  // namespace
 
 void RunRecord::SetWriter(bool writes, bool remembered) {
-  Write();
+  // Nobody writes before what was half written is looked for.
+  absl::MutexLock files(&file_mu_);
+  WriteCollected();
   std::string metrics, ledger;
   bool wrote;
   {
     absl::MutexLock lock(&mu_);
     wrote = std::exchange(writes_, writes);
   }
-  absl::MutexLock files(&file_mu_);
   // Others may have written meanwhile, and cut off what was half written.
   for (Output* output : {&metrics_file_, &ledger_file_}) {
     if (wrote) break;
@@ -118,6 +119,10 @@ void RunRecord::Ledger(int64_t step, int shard, int64_t generation, uint64_t ids
 
 void RunRecord::Write() {
   absl::MutexLock files(&file_mu_);
+  WriteCollected();
+}
+
+void RunRecord::WriteCollected() {
   std::string metrics, ledger;
   {
     absl::MutexLock lock(&mu_);

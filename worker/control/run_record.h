@@ -58,6 +58,8 @@ class RunRecord {
   void Write();
 
  private:
+  // As Write does.
+  void WriteCollected() ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mu_);
   // What was collected between two calls of Write.
   struct Piece {
     std::string metrics;
