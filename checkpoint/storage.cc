@@ -236,10 +236,10 @@ class DiskStorage : public Storage {
       }
       LS_RETURN_IF_ERROR(Copy(from, beside));
     }
-    if (::rename(beside.c_str(), to.c_str()) == 0) return absl::OkStatus();
-    absl::Status failed = Failed("rename to", to);
-    ::unlink(beside.c_str());
-    return failed;
+    absl::Status renamed;
+    if (::rename(beside.c_str(), to.c_str()) != 0) renamed = Failed("rename to", to);
+    ::unlink(beside.c_str());  // a rename leaves it too when `to` was a name of that file already
+    return renamed;
   }
 
   absl::Status Point(const std::string& link, const std::string& target) override {

@@ -185,6 +185,14 @@ TEST_F(CheckpointFolderTest, KeepsTheNewestAndTheBest) {
   EXPECT_THAT(Steps(), ElementsAre(6, 2));
 }
 
+TEST_F(CheckpointFolderTest, ALinkThatIsThereAlreadyLeavesNothingBesideIt) {
+  std::ofstream(own_ + "/one") << "weights";
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(Storage::Disk()->Link(own_ + "/one", own_ + "/two").ok());
+  }
+  EXPECT_THAT(*Storage::Disk()->List(own_), testing::ElementsAre("one", "two"));
+}
+
 TEST_F(CheckpointFolderTest, WhatCannotBeReadIsLeftAlone) {
   ASSERT_TRUE(Save(100, 1).ok());
   ASSERT_TRUE(Save(200, 2).ok());
