@@ -268,7 +268,8 @@ void CheckStandstill(Context& context, Job& job) {
   Judge(context, job, *hung, absl::StrCat("no progress for ", DurationText(limit)));
 }
 
-// A survivor that does not leave an ended generation holds up all others. One without a connection
+// A survivor that does not leave an ended generation holds up all others, unless it writes to a
+// slow disk. One without a connection
 // may have left and said so: its silence is judged, as that of any other.
 void CheckLeaving(Context& context, Job& job) {
   if (!job.generation.aborted || job.out_of_sight) return;
@@ -288,6 +289,9 @@ void CheckLeaving(Context& context, Job& job) {
     const absl::Time told =
         std::max({job.generation.aborted_at, worker.back_since, worker.connected_since});
     if (context.now - told < limit || Since(context, worker, told) < limit) continue;
+    // It leaves when the disk has taken what it writes, and may hold what nobody else does.
+    const bool saves = worker.progress.phase() == SAVING;
+    if (saves && Since(context, worker, worker.progress_moved) < limit) continue;
     Judge(context, job, worker,
           absl::StrCat("did not leave generation ", job.generation.message.generation(), " within ",
                        DurationText(limit)));

@@ -196,7 +196,7 @@ void CoreWorld::SetDoing(const std::string& worker, const Command& command) {
   doing.since = now_;
   WorkerHeartbeat& heartbeat = doing.heartbeat;
   heartbeat.Clear();
-  heartbeat.mutable_progress()->set_phase(TRAINING);
+  heartbeat.mutable_progress()->set_phase(command.flag("saving") ? SAVING : TRAINING);
   heartbeat.mutable_progress()->set_train_seconds(
       absl::ToDoubleSeconds(command.duration("trained", absl::ZeroDuration())));
   heartbeat.set_activity(REDUCING);

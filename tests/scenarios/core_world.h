@@ -7,9 +7,9 @@
 //   [grace=S] started W [pid=100] health NODE [problem="..."]                  what its agent's
 //   checks found hello W [pid=100] [version=1]                worker-gone W ready W ..
 //   [session=OLD] beat W... [step=0] [stands] [first] [resumed=0] [restored=1s] does W...
-//   [ACTIVITY] [for=RANK] [sequence=N] [completed=N] [reductions=N] [last=N] [waited=1s]
-//          [trained=1s]      what its heartbeats say from now on: with `for` it waits in a
-//          reduction
+//   [ACTIVITY] [saving] [for=RANK] [sequence=N] [completed=N] [reductions=N] [last=N]
+//          [waited=1s] [trained=1s]      what its heartbeats say from now on: with `for` it waits
+//          in a reduction
 //   up J                     its agents, workers and their first generation, in order
 //   tick 5s [beat=W,W] [stands=W,W] [step=1]     pause 10s
 //   held                     released
