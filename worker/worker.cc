@@ -329,10 +329,11 @@ class Worker {
   // costs the profile, not the run.
   absl::Status WriteProfile(Communicator* communicator, int rank) {
     const std::string run_dir = RunDir(bootstrap_.assignment());
+    board_.Enter(SAVING);
     absl::Status written = WorkOnDisk(&board_, clock_, [&](const std::function<bool()>&) {
       return WriteRankProfile(run_dir, trainer_->profiler()->Result(rank));
     });
-    LS_RETURN_IF_ERROR(communicator->Barrier(clock_->Now() + job::StartTimeout(job_)));
+    LS_RETURN_IF_ERROR(communicator->Barrier(clock_->Now() + kCollectiveLimit));
     if (written.ok() && rank == 0) {
       written = WorkOnDisk(&board_, clock_, [&](const std::function<bool()>&) {
         return MergeProfiles(run_dir, communicator->world_size(), job_.profile().sort());
