@@ -6,7 +6,7 @@
 //   fails   the call fails with EIO
 //   killed  of the calls that change a file: the process is killed instead
 //   power   the same, and of what was written and not flushed a part is lost, drawn by the number
-//   slow    of the calls that flush a file: it takes three seconds
+//   slow    of the calls that flush a file: it takes six seconds
 // The file MARK is made then, and says which call it was.
 #include <dlfcn.h>
 #include <errno.h>
@@ -178,7 +178,7 @@ bool IsLost(const std::string& path) {
 
 // Before the call is made, and while no other waits for it.
 void TakeTime(const char* call, int fd) {
-  constexpr unsigned kSlowSeconds = 3;
+  constexpr unsigned kSlowSeconds = 6;
   if (TheFault().Is("slow") && IsIt(call, PathOf(fd))) sleep(kSlowSeconds);
 }
 

@@ -111,7 +111,7 @@ class DiskCalls(harness.ProgramTest):
             with self.subTest(part=part, train_extra=train_extra):
                 path = self.write("slow.yaml", harness.synthetic_job(
                     steps=STEPS, nproc=2, shards=2, train_extra=train_extra,
-                    extra=extra + "failure_detection: 1s\nrestart: {max_restarts: 3}\n"))
+                    extra=extra + "failure_detection: 2s\nrestart: {max_restarts: 3}\n"))
                 wanted = self.train(path)["model"]["sha256"]
                 result = self.train(path, env=self.at_call("worker", part, 1, "slow"))
                 self.assertIn(self.call().split()[0], ("fsync", "fdatasync"))
