@@ -97,7 +97,7 @@ const std::map<std::string, std::string>& Readers() {
       {"Train.on_nonfinite", "worker/step/trainer.cc"},
       {"Train.max_skips", "worker/step/trainer.cc"},
       {"Train.early_stop", "worker/step/trainer.cc"},
-      {"Train.best", "worker/step/trainer.cc"},
+      {"Train.best", "worker/step/trainer_evals.cc"},
       {"Evaluation.every", "job/meaning/defaults.cc"},
       {"Evaluation.block", "worker/setup/job_plan.cc"},
       {"EarlyStop", "worker/step/eval_tracker.cc"},
