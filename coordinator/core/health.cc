@@ -269,8 +269,8 @@ void CheckStandstill(Context& context, Job& job) {
 }
 
 // A survivor that does not leave an ended generation holds up all others, unless it writes to a
-// slow disk. One without a connection
-// may have left and said so: its silence is judged, as that of any other.
+// slow disk. One without a connection may have left and said so: its silence is judged, as that of
+// any other.
 void CheckLeaving(Context& context, Job& job) {
   if (!job.generation.aborted || job.out_of_sight) return;
   const bool heals = MaxRestarts(job) > 0 ||

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a trainer evaluates, and what it does with the best weights.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "tests/unit/worker/file_limit.h"
+#include "tests/unit/worker/trainer_ranks.h"
+#include "worker/step/trainer.h"
+
+namespace lockstep::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+class TrainerEvalsTest : public TrainerRanks {
+ protected:
+  // One that keeps the best weights, which have no room in files of 16 KiB.
+  static JobSpec LargeBestJob(const std::string& every, double lr) {
+    JobSpec spec = TrainedJob();
+    spec.mutable_train()->mutable_eval()->set_every(every);
+    spec.mutable_train()->mutable_best()->set_metric("loss");
+    spec.mutable_train()->mutable_model()->mutable_mlp()->set_hidden(0, 900);
+    spec.mutable_train()->mutable_optimizer()->mutable_sgd()->set_lr(lr);
+    return spec;
+  }
+  // Ranks that save there.
+  Ranks StartIn(const std::string& folder, const std::string& run, const Compiled& job,
+                int count = 1) {
+    Ranks ranks;
+    for (int i = 0; i < count; ++i) {
+      ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
+      ranks.back()->SaveIn(folder, run);
+    }
+    return ranks;
+  }
+  // The best weights of the run in that folder; empty: none are there.
+  std::string Best(const std::string& run) const {
+    std::ifstream file(absl::StrCat(folder_, "/", run, "/model/best.safetensors"));
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  // The steps after which this rank has told of an evaluation.
+  static std::vector<int64_t> Evaluated(TrainerRank& rank) {
+    std::vector<int64_t> steps;
+    for (const WorkerMessage& message : rank.wire.Sent()) {
+      if (message.has_eval()) steps.push_back(message.eval().step());
+    }
+    return steps;
+  }
+};
+
+// What was evaluated of the steps that are lost says nothing of those that are made again.
+TEST_F(TrainerEvalsTest, WhoGoesBackToTheStartEvaluatesAgain) {
+  JobSpec spec = TrainedJob();
+  spec.mutable_train()->set_zero_stage(1);
+  spec.mutable_train()->mutable_eval()->set_every("1 steps");
+  const Compiled job(spec);
+  Ranks ranks;
+  for (int i = 0; i < 4; ++i) ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
+  ranks[0]->AfterFirstStep([&] {
+    WorkerCommand command;
+    command.mutable_regroup()->set_generation(generation_);
+    ranks[0]->Command(command);
+  });
+  for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const int64_t lost = ranks[0]->trainer->committed_step();
+  ranks.erase(ranks.begin() + 1, ranks.begin() + 3);  // both that hold a part of the moments
+  for (const auto& outcome : Run(ranks, lost)) {
+    EXPECT_THAT(std::string(outcome.status().message()), HasSubstr("both holders"));
+  }
+  // The generation ends between the first commit and its evaluation.
+  ranks[0]->AfterFirstStep([&] { network_.AbortUpTo(generation_, "over"); });
+  for (const auto& outcome : Run(ranks, 0)) EXPECT_TRUE(absl::IsAborted(outcome.status()));
+  ranks[0]->AfterFirstStep(nullptr);
+  const size_t before = ranks[0]->wire.Sent().size();
+  for (const auto& outcome : Run(ranks, 1)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const std::vector<WorkerMessage> sent = ranks[0]->wire.Sent();
+  std::vector<int64_t> evaluated;
+  for (size_t i = before; i < sent.size(); ++i) {
+    if (sent[i].has_eval()) evaluated.push_back(sent[i].eval().step());
+  }
+  EXPECT_THAT(evaluated, testing::ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+// TrainerRank 0 puts the best weights of the checkpoint into the run's folder. Should it die over
+// that, the others have the state already, and one of them does it.
+TEST_F(TrainerEvalsTest, BestWeightsComeBackThoughRankZeroDiesOverThem) {
+  JobSpec spec = TrainedJob();
+  spec.mutable_train()->mutable_eval()->set_every("1 steps");
+  spec.mutable_train()->mutable_best()->set_metric("loss");
+  spec.mutable_train()->mutable_optimizer()->mutable_sgd()->set_lr(1e-30);  // step 1 is the best
+  const Compiled job(spec);
+  const auto start = [&](const std::string& run, int count) {
+    return StartIn(folder_, run, job, count);
+  };
+  const Ranks first = start("first", 1);
+  for (const auto& outcome : Run(first, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const std::string best = Best("first");
+  ASSERT_FALSE(best.empty());
+
+  Ranks ranks = start("second", 2);
+  absl::Notification restored;
+  ranks[1]->trainer->Observe(nullptr, nullptr, [&] {
+    if (!restored.HasBeenNotified()) restored.Notify();
+  });
+  ranks[0]->storage.BeforeReads([&](const std::string& path) -> absl::Status {
+    if (!absl::StrContains(path, "/best-")) return absl::OkStatus();
+    restored.WaitForNotification();
+    network_.AbortUpTo(generation_, "rank 0 died");
+    return absl::UnavailableError("dead");
+  });
+  const Outcomes outcomes = Run(ranks, 0);
+  EXPECT_TRUE(absl::IsUnavailable(outcomes[0].status())) << outcomes[0].status();
+  EXPECT_TRUE(absl::IsAborted(outcomes[1].status())) << outcomes[1].status();
+  EXPECT_EQ(Best("second"), "");
+  ranks.erase(ranks.begin());
+  for (const auto& outcome : Run(ranks, kTrainedSteps))
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_TRUE(Best("second") == best);
+}
+
+// Whoever asks for a drain gives a grace: nothing that takes time comes before the checkpoint.
+TEST_F(TrainerEvalsTest, ADrainSavesBeforeItEvaluates) {
+  Ranks ranks = Start(2);
+  for (const auto& rank : ranks) rank->SaveIn(folder_, "first");
+  DrainAfterFirstStep(ranks[1].get());
+  bool saved_after = false;
+  ranks[0]->storage.BeforeReads([&](const std::string&) {
+    saved_after |= !Evaluated(*ranks[0]).empty();
+    return absl::OkStatus();
+  });
+  for (const auto& outcome : Run(ranks, 0)) {
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_TRUE(outcome->drained);
+  }
+  EXPECT_FALSE(saved_after);
+  EXPECT_THAT(Evaluated(*ranks[0]), testing::ElementsAre(2));
+  EXPECT_EQ(ranks[0]->checkpointer->FindSaved(2).value(),
+            ranks[0]->source.folder + "/step-0000000002");
+}
+
+// The evaluation that was due after the same step is in no checkpoint: whoever goes on makes it.
+TEST_F(TrainerEvalsTest, WhatADrainCameBeforeIsEvaluatedByWhoGoesOn) {
+  JobSpec spec = TrainedJob();
+  spec.mutable_train()->mutable_eval()->set_every("2 steps");
+  spec.mutable_train()->mutable_best()->set_metric("loss");
+  const Compiled job(spec);
+  const auto start = [&](const std::string& run) {
+    return StartIn(folder_ + "/" + (run == "whole" ? "a" : "b"), run, job);
+  };
+  const Ranks whole = start("whole");
+  for (const auto& outcome : Run(whole, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+
+  const Ranks drained = start("drained");
+  DrainAfterFirstStep(drained[0].get());
+  for (const auto& outcome : Run(drained, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_THAT(Evaluated(*drained[0]), testing::ElementsAre(2));
+
+  const Ranks second = start("second");
+  for (const auto& outcome : Run(second, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(second[0]->board.resumed_step, 2);
+  EXPECT_THAT(Evaluated(*second[0]), testing::ElementsAre(2, 4, 6));
+  EXPECT_EQ(second[0]->trainer->eval()->loss(), whole[0]->trainer->eval()->loss());
+  EXPECT_EQ(std::memcmp(second[0]->trainer->state(), whole[0]->trainer->state(),
+                        job.compiled.plan->state_bytes()),
+            0);
+  EXPECT_TRUE(Best("b/second") == Best("a/whole"));
+}
+
+// What a full disk does not take leaves nothing under the name of the best that is not it.
+TEST_F(TrainerEvalsTest, WeightsThatAreNotTheBestAnyMoreAreNotKeptAsTheBest) {
+  const Compiled job(LargeBestJob("1 steps", 1e-3));  // each step is better
+  Ranks ranks;
+  ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
+  std::filesystem::create_directories(folder_ + "/run/model");
+  ranks[0]->record = std::make_unique<RunRecord>(folder_ + "/run", kTrainedSteps);
+  ranks[0]->AfterFirstStep([&, told = false]() mutable {
+    if (std::exchange(told, true)) return;
+    WorkerCommand command;
+    command.mutable_regroup()->set_generation(generation_);
+    ranks[0]->Command(command);
+  });
+  for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  ASSERT_EQ(ranks[0]->trainer->committed_step(), 2);
+  ASSERT_NE(Best("run"), "");
+  std::string said;
+  {
+    const FileLimit limit(16 << 10);  // what is said has room
+    testing::internal::CaptureStderr();
+    for (const auto& outcome : Run(ranks, 2)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+    said = testing::internal::GetCapturedStderr();
+  }
+  EXPECT_EQ(Best("run"), "");
+  EXPECT_THAT(said,
+              HasSubstr("the best evaluation was that of step 6, whose weights are not saved"));
+}
+
+// A generation begins at the best step, and the disk has no room to write it again.
+TEST_F(TrainerEvalsTest, TheBestThatIsThereStaysWhenItCannotBeWrittenAgain) {
+  const Compiled job(LargeBestJob("2 steps", 1e-30));  // step 2 is the best
+  for (const std::string run : {"alone", "saved", "lost"}) {
+    SCOPED_TRACE(run);
+    Ranks ranks;
+    for (int i = 0; i < 2; ++i) {
+      ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
+      ranks.back()->record = std::make_unique<RunRecord>(folder_ + "/alone", kTrainedSteps);
+      if (run != "alone") ranks.back()->SaveIn(folder_ + "/" + run, run);
+    }
+    std::filesystem::create_directories(folder_ + "/alone/model");
+    ranks[0]->AfterFirstStep([&] {
+      WorkerCommand command;
+      command.mutable_regroup()->set_generation(generation_);
+      ranks[0]->Command(command);
+    });
+    for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+    const std::string of = run == "alone" ? run : run + "/" + run;
+    const std::string best = Best(of);
+    ASSERT_NE(best, "");
+    // Then there is the one beside the checkpoints.
+    if (run == "lost") std::filesystem::remove(folder_ + "/" + of + "/model/best.safetensors");
+    ranks.erase(ranks.begin());
+    const FileLimit limit(16 << 10);
+    for (const auto& outcome : Run(ranks, 2)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_TRUE(Best(of) == best);
+  }
+}
+
+// The last step of the run is the best one, and its checkpoint is gone on from.
+TEST_F(TrainerEvalsTest, TheBestOfTheStepThatARunGoesOnAfterIsThere) {
+  const Compiled job(LargeBestJob("1 steps", 1e-3));  // each step is better
+  const auto start = [&](const std::string& run) { return StartIn(folder_, run, job); };
+  const Ranks first = start("first");
+  for (const auto& outcome : Run(first, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const std::string best = Best("first");
+  ASSERT_NE(best, "");
+  {
+    const Ranks second = start("second");
+    const FileLimit limit(16 << 10);
+    for (const auto& outcome : Run(second, 0)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_TRUE(Best("second") == best);
+  }
+  // Where it is not beside the checkpoint it is written from the state, and stays.
+  const std::string beside = folder_ + "/saved/" + checkpoint::BestName(kTrainedSteps);
+  const Ranks third = start("third");
+  for (const int64_t start_step : {int64_t{0}, kTrainedSteps}) {
+    EXPECT_TRUE(std::filesystem::remove(beside));
+    for (const auto& outcome : Run(third, start_step)) EXPECT_TRUE(outcome.ok());
+    EXPECT_TRUE(Best("third") == best) << start_step;
+  }
+}
+
+TEST_F(TrainerEvalsTest, BestWeightsOfAnotherRunAreNotTakenForThoseThatCannotBeSaved) {
+  JobSpec spec = TrainedJob();
+  spec.mutable_train()->mutable_best()->set_metric("loss");
+  spec.mutable_train()->mutable_model()->mutable_mlp()->set_hidden(0, 900);
+  const Compiled job(spec);
+  Ranks ranks;
+  ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
+  ranks[0]->SaveIn(folder_, "run");
+  const std::string beside = folder_ + "/saved/" + checkpoint::BestName(kTrainedSteps);
+  std::filesystem::create_directories(folder_ + "/saved");
+  std::ofstream(beside) << "of another run";
+  const FileLimit limit(16 << 10);
+  for (const auto& outcome : Run(ranks, 0)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(Best("run"), "");
+  EXPECT_FALSE(std::filesystem::exists(beside));
+}
+
+TEST_F(TrainerEvalsTest, AnEarlyStopWithoutAnyNumberSaysSo) {
+  JobSpec spec = TrainedJob();
+  spec.mutable_train()->mutable_eval()->set_every("1 steps");
+  spec.mutable_train()->mutable_early_stop()->set_metric("loss");
+  spec.mutable_train()->mutable_early_stop()->set_patience(2);
+  spec.mutable_train()->mutable_optimizer()->mutable_sgd()->set_lr(1e30);
+  const Compiled job(spec);
+  Ranks ranks;
+  ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
+  ranks[0]->record = std::make_unique<RunRecord>(folder_, kTrainedSteps);
+  testing::internal::CaptureStderr();
+  for (const auto& outcome : Run(ranks, 0)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("stopped early after step 2: no better loss for 2 evaluations; none was a "
+                        "number"));
+}
+
+}  // namespace
+}  // namespace lockstep::worker
