@@ -17,7 +17,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "collectives/fake/fake_transport.h"
 #include "collectives/shards.h"
 #include "common/status.h"
@@ -108,8 +107,6 @@ class TrainerRanks : public ::testing::Test {
   using Ranks = std::vector<std::unique_ptr<TrainerRank>>;
   using Outcomes = std::vector<absl::StatusOr<TrainOutcome>>;
 
-  // Logs ask for it, and ThreadSanitizer does not see that Abseil makes it once for all threads.
-  TrainerRanks() { absl::LocalTimeZone(); }
   ~TrainerRanks() override { std::filesystem::remove_all(folder_); }
 
   Ranks Start(int count) {
