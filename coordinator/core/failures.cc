@@ -89,6 +89,11 @@ const Worker* LostPeer(const Job& job, const std::vector<const Worker*>& victims
   std::vector<std::string> in_order;
   const auto count = [&](const Worker& worker) {
     if (!worker.peer_lost || worker.lost_peer.empty()) return;
+    const bool network = worker.peer_lost->kind() == PeerLost::SILENT ||
+                         worker.peer_lost->kind() == PeerLost::DAMAGED;
+    const Worker* lost = FindWorker(job, worker.lost_peer);
+    // It has left the generation like the others: it was the network's fault, and is nobody's.
+    if (network && lost != nullptr && !lost->dead() && StandsBetween(job, *lost)) return;
     lost_by[worker.lost_peer].insert(worker.slot);
     in_order.push_back(worker.lost_peer);
   };

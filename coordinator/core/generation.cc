@@ -301,6 +301,7 @@ bool IsUnexplained(const Job& job) {
 }
 
 void Form(Context& context, Job& job, const Members& members) {
+  NameLostRanks(context, job);
   int64_t highest = job.generation.message.generation();
   for (const Worker* worker : members) {
     highest = std::max<int64_t>(highest, worker->ready->highest_generation());

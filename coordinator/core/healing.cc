@@ -59,6 +59,15 @@ bool AwaitsCauses(Context& context, Job& job) {
   return awaits;
 }
 
+// Those that failed in it.
+std::vector<const Worker*> FormerOf(const Job& job, const OpenFault& fault) {
+  std::vector<const Worker*> failed;
+  for (const Worker& worker : job.former) {
+    if (worker.fault == fault.number) failed.push_back(&worker);
+  }
+  return failed;
+}
+
 // One more that failed before the next generation, when the fault has been named already.
 void AddVictim(Job& job, const OpenFault& fault, int rank) {
   Fault& named = job.faults[fault.place - 1];
@@ -348,6 +357,31 @@ void NoteReplayed(const Progress& progress, absl::Time now, OpenFault& fault) {
   }
 }
 
+// The fault gets its name: whom `failed`, those of it, make known.
+void Name(Context& context, Job& job, const std::vector<const Worker*>& failed, OpenFault& fault) {
+  Fault named = NameFault(job, failed);
+  named.set_generation(fault.generation);
+  named.set_detect_ms(Cost(fault, fault.began));
+  SetCosts(fault, named);
+  job.faults.push_back(named);
+  fault.place = static_cast<int>(job.faults.size());
+  JobEvent event;
+  *event.mutable_fault() = std::move(named);
+  AppendEvent(context, job, std::move(event));
+}
+
+// What is over and told, and the workers that no fault waits for any more.
+void ForgetNamed(Job& job) {
+  std::erase_if(job.open_faults,
+                [](const OpenFault& fault) { return fault.place > 0 && fault.replay_ms >= 0; });
+  std::erase_if(job.former, [&](const Worker& worker) {
+    if (!worker.gone()) return false;
+    return std::none_of(job.open_faults.begin(), job.open_faults.end(), [&](const OpenFault& f) {
+      return f.number == worker.fault && f.place == 0;
+    });
+  });
+}
+
 }  // namespace
 
 void Retire(Context& context, Job& job, Slot& slot, int64_t fault) {
@@ -460,41 +494,31 @@ void NoteRecovery(Job& job, const WorkerHeartbeat& heartbeat, absl::Time now) {
   }
 }
 
+void NameLostRanks(Context& context, Job& job) {
+  for (OpenFault& fault : job.open_faults) {
+    if (fault.place > 0) continue;
+    const std::vector<const Worker*> failed = FormerOf(job, fault);
+    if (failed.empty()) continue;
+    const Worker& first = Named(job, failed);
+    if (!first.dead() && StandsBetween(job, first)) Name(context, job, failed, fault);
+  }
+  ForgetNamed(job);
+}
+
 void NameFaults(Context& context, Job& job, bool now) {
   for (OpenFault& fault : job.open_faults) {
     if (fault.place > 0) continue;
-    std::vector<const Worker*> failed;
-    bool known = !AwaitsEnds(context, job);
-    for (const Worker& worker : job.former) {
-      if (worker.fault != fault.number) continue;
-      failed.push_back(&worker);
-      known &= worker.gone();
-    }
+    const std::vector<const Worker*> failed = FormerOf(job, fault);
     if (failed.empty()) continue;
-    // It may be one whom only its peers lost so far: how it ended may be told after how they did,
-    // unless it waits for the next generation, which knows nothing any more of whom they lost.
-    const Worker& first = Named(job, failed);
-    known &= first.gone() || StandsBetween(job, first);
+    bool known = !AwaitsEnds(context, job);
+    for (const Worker* worker : failed) known &= worker->gone();
+    // It may be one whom only its peers lost so far: how it ended may be told after how they did.
+    known &= Named(job, failed).gone();
     // Those after it wait for it, so that the first one is told first.
     if (!known && !now && context.now < SettledAt(context, fault.began)) break;
-    Fault named = NameFault(job, failed);
-    named.set_generation(fault.generation);
-    named.set_detect_ms(Cost(fault, fault.began));
-    SetCosts(fault, named);
-    job.faults.push_back(named);
-    fault.place = static_cast<int>(job.faults.size());
-    JobEvent event;
-    *event.mutable_fault() = std::move(named);
-    AppendEvent(context, job, std::move(event));
+    Name(context, job, failed, fault);
   }
-  std::erase_if(job.open_faults,
-                [](const OpenFault& fault) { return fault.place > 0 && fault.replay_ms >= 0; });
-  std::erase_if(job.former, [&](const Worker& worker) {
-    if (!worker.gone()) return false;
-    return std::none_of(job.open_faults.begin(), job.open_faults.end(), [&](const OpenFault& f) {
-      return f.number == worker.fault && f.place == 0;
-    });
-  });
+  ForgetNamed(job);
 }
 
 }  // namespace lockstep::coordinator

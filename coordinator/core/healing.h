@@ -29,6 +29,10 @@ void NoteGeneration(Context& context, Job& job);
 // that it commits new ones tells what the failures before it cost.
 void NoteRecovery(Job& job, const WorkerHeartbeat& heartbeat, absl::Time now);
 
+// Names the open faults of which a rank is to blame that lives and that its peers lost: the next
+// generation, which is formed after this, knows nothing any more of who lost whom.
+void NameLostRanks(Context& context, Job& job);
+
 // Names the open faults whose workers' ends are known, or that have waited long enough; all of
 // them with `now`.
 void NameFaults(Context& context, Job& job, bool now);

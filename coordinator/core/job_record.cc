@@ -108,10 +108,11 @@ void FromRecord(const WorkerRecord& record, Worker& worker, absl::Time now) {
   if (worker.dead() || worker.failed || worker.verdict_serial != 0) worker.failed_at = now;
 }
 
-void FromRecord(const OpenFaultRecord& record, OpenFault& fault) {
+// Another host's clock may have been ahead of this one's.
+void FromRecord(const OpenFaultRecord& record, absl::Time now, OpenFault& fault) {
   fault.number = record.number();
-  fault.failed = FromProto(record.failed());
-  fault.began = FromProto(record.began());
+  fault.failed = std::min(FromProto(record.failed()), now);
+  fault.began = std::min(FromProto(record.began()), now);
   fault.generation = record.generation();
   fault.next_generation = record.next_generation();
   fault.place = record.place();
@@ -315,7 +316,7 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
     FromRecord(former, job.former.emplace_back(), now);
   }
   for (const OpenFaultRecord& fault : record.open_faults()) {
-    FromRecord(fault, job.open_faults.emplace_back());
+    FromRecord(fault, now, job.open_faults.emplace_back());
   }
   job.fault_number = record.fault_number();
   job.first_cause = record.first_cause();

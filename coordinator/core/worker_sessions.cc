@@ -176,7 +176,9 @@ void OnPeerLost(Context& context, Job& job, Worker& worker, const PeerLost& lost
   worker.lost_peer = named ? members[lost.rank()].incarnation() : "";
   AbortCurrentGeneration(
       context, job,
-      absl::StrCat("rank ", worker.slot, " lost rank ", lost.rank(), ": ", lost.detail()));
+      absl::StrCat("rank ", worker.slot,
+                   named ? absl::StrCat(" lost rank ", lost.rank()) : " left the generation", ": ",
+                   lost.detail()));
 }
 
 void OnEval(Context& context, Job& job, const EvalResult& eval) {

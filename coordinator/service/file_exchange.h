@@ -38,7 +38,7 @@ class Transfers {
   // The transfer of a ticket, which nobody else gets any more; null: there is none.
   std::shared_ptr<Handoff> Redeem(const std::string& ticket);
 
-  // At a time: each takes two of the eight threads that gRPC may have.
+  // At a time: each takes two of the threads that gRPC may have.
   static constexpr size_t kMost = 2;
 
  private:
