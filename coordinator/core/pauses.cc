@@ -10,8 +10,15 @@ void Pauses::Add(absl::Duration length, absl::Time now) {
     began_ += length;  // what is still to come does so later
     return;
   }
-  pauses_.push_back({now, length});
+  // What counts for nobody already is taken out once.
+  if (!pauses_.empty()) length = std::min(length, now - pauses_.back().end);
   total_ += length;
+  if (!pauses_.empty() && now - length == pauses_.back().end) {
+    pauses_.back().end = now;
+    pauses_.back().length += length;
+  } else {
+    pauses_.push_back({now, length});
+  }
   // The longest wait from before that one has ended, whatever paused since.
   while (now >= pauses_.front().end + kLongestWait + total_) {
     total_ -= pauses_.front().length;

@@ -15,7 +15,8 @@ class Pauses {
  public:
   // Waits that began before begin then.
   void BeginAt(absl::Time then) { began_ = then; }
-  // The newest `length` of time counts for nobody. REQUIRES: `now` is no earlier than before.
+  // The newest `length` of time counts for nobody; pauses may overlap. REQUIRES: `now` is no
+  // earlier than before.
   void Add(absl::Duration length, absl::Time now);
   // When `wait` will have passed since `began`, without a further pause; of waits of at most
   // kLongestWait.
@@ -29,8 +30,9 @@ class Pauses {
     absl::Duration length;
   };
   absl::Time began_ = absl::InfinitePast();
-  std::deque<Pause> pauses_;  // those that a wait may still be about, the oldest first
-  absl::Duration total_;      // of them
+  std::deque<Pause>
+      pauses_;            // that a wait may still be about, none touching another, the oldest first
+  absl::Duration total_;  // of them
 };
 
 }  // namespace lockstep::coordinator

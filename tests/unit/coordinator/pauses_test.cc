@@ -20,6 +20,14 @@ TEST(PausesTest, APauseTakesItsOwnTimeOutOfTheWaitsThatItIsIn) {
   EXPECT_EQ(pauses.End(At(105), absl::Seconds(10)), At(116));
 }
 
+TEST(PausesTest, TimeInTwoPausesIsTakenOutOnce) {
+  Pauses pauses;
+  for (int second = 102; second <= 120; second += 2) pauses.Add(absl::Seconds(5), At(second));
+  EXPECT_EQ(pauses.End(At(90), absl::Seconds(10)), At(90 + 10 + 23));
+  EXPECT_EQ(pauses.End(At(110), absl::Seconds(10)), At(110 + 10 + 10));
+  EXPECT_EQ(pauses.End(At(120), absl::Seconds(10)), At(130));
+}
+
 TEST(PausesTest, WaitsFromBeforeBeginWhenAllHaveComeBack) {
   Pauses pauses;
   pauses.BeginAt(At(100));
