@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/hmac.h"
+#include "common/printable.h"
 #include "common/status.h"
 #include "launcher/agent/run_folder.h"
 
@@ -22,7 +23,6 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr int kFolder = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
-constexpr int kMostDepth = 8;
 
 struct CloseFolder {
   void operator()(DIR* folder) const { ::closedir(folder); }
@@ -54,7 +54,7 @@ absl::StatusOr<UniqueFd> OpenBelow(int folder, const std::string& name, int flag
 // Adds the ordinary files in `name` below `root` (empty: the root itself).
 absl::Status AddFiles(int root, const std::string& name, int depth, bool deep,
                       std::vector<std::string>* names) {
-  if (depth > kMostDepth) return absl::OkStatus();
+  if (depth > kMostRunFolders) return absl::OkStatus();
   UniqueFd folder;
   if (name.empty()) {
     folder.reset(::openat(root, ".", kFolder));
@@ -69,7 +69,7 @@ absl::Status AddFiles(int root, const std::string& name, int depth, bool deep,
   if (entries == nullptr) return ErrnoStatus(errno, name);
   while (const dirent* entry = ::readdir(entries.get())) {
     const std::string child = entry->d_name;
-    if (child[0] == '.') continue;
+    if (!IsRunFileName(child)) continue;
     struct stat info {};
     if (::fstatat(::dirfd(entries.get()), child.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
     const std::string path = name.empty() ? child : absl::StrCat(name, "/", child);
@@ -86,6 +86,11 @@ absl::Status AddFiles(int root, const std::string& name, int depth, bool deep,
 }
 
 }  // namespace
+
+bool IsRunFileName(const std::string& name) {
+  return !name.empty() && name[0] != '.' && !absl::StrContains(name, '/') &&
+         Printable(name) == name;
+}
 
 absl::StatusOr<UniqueFd> OpenRunFolder(const SendFiles& wanted, const std::string& run_dir,
                                        const std::string& runs_dir) {

@@ -20,10 +20,17 @@
 namespace lockstep::launcher {
 
 // More files, or more bytes, than these are refused: they are no run's.
-inline constexpr size_t kMostRunFiles = 10'000;
+inline constexpr size_t kMostRunFiles = 50'000;
 inline constexpr int64_t kMostRunBytes = int64_t{64} << 30;
 // Small, as the coordinator wants each in time: over a thin line, too.
 inline constexpr size_t kPieceBytes = size_t{64} << 10;
+
+// Folders that one may lie in, below the run's.
+inline constexpr int kMostRunFolders = 15;
+
+// Returns whether a file or folder of this name is sent and taken: a run's own that can be shown,
+// none that is hidden, leaves its folder or has a place further down.
+bool IsRunFileName(const std::string& name);
 
 // The run's folder, which is there, opened: `run_dir` and `runs_dir` are the agent's user's own
 // wishes, as ChosenRunFolder takes them. Errors: InvalidArgument where the coordinator names no

@@ -14,7 +14,6 @@
 #include "absl/strings/str_split.h"
 #include "common/printable.h"
 #include "common/status.h"
-#include "launcher/agent/identity.h"
 #include "launcher/agent/run_files.h"
 
 namespace lockstep::launcher {
@@ -23,9 +22,7 @@ namespace {
 absl::Status CheckName(const std::string& name) {
   const std::vector<std::string> parts = absl::StrSplit(name, '/');
   const bool good =
-      parts.size() <= 16 && std::all_of(parts.begin(), parts.end(), [](const std::string& part) {
-        return IsPlainName(part) && part[0] != '.';
-      });
+      parts.size() <= kMostRunFolders + 1 && std::all_of(parts.begin(), parts.end(), IsRunFileName);
   if (good) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the node names a file '", Printable(name), "', which is none of a run"));

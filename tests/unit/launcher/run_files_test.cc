@@ -74,6 +74,27 @@ TEST_F(RunFilesTest, WhatIsAskedForAndNoLinks) {
                                   "model/model.safetensors"));
 }
 
+TEST_F(RunFilesTest, NamesThatProgramsGiveTheirFiles) {
+  std::string deep = "work";
+  for (int i = 1; i < kMostRunFolders; ++i) absl::StrAppend(&deep, "/", i);
+  fs::create_directories(run() + "/" + deep + "/deeper");
+  const std::vector<std::string> names = {deep + "/last", "work/epoch=3-step=100.ckpt",
+                                          "work/loss curve (käse).png", "work/~x+y@z,[1]"};
+  for (const std::string& name : names) Write(name, name);
+  for (const char* name : {"/deeper/x", "/a\nb", "/.hydra"}) Write(deep + name, "left out");
+  wanted_.set_all(true);
+  const auto folder = OpenRunFolder(wanted_, "", "");
+  FileReceiver receiver(folder_ + "/to");
+  for (const std::string& name : List()) {
+    ASSERT_TRUE(SendRunFile(folder->get(), name,
+                            [&](const FilePiece& piece) { return receiver.Take(piece).ok(); })
+                    .ok())
+        << name;
+  }
+  EXPECT_EQ(receiver.names().size(), 5 + names.size());
+  for (const std::string& name : names) EXPECT_EQ(Read(folder_ + "/to/" + name), name);
+}
+
 TEST_F(RunFilesTest, NoFolderThatIsNoRunsIsOpened) {
   EXPECT_EQ(OpenCode(), absl::StatusCode::kOk);
   const SendFiles good = wanted_;
@@ -134,7 +155,8 @@ TEST_F(RunFilesTest, AFileComesWholeOrNotAtAll) {
 }
 
 TEST_F(RunFilesTest, ANodesNamesStayInTheFolder) {
-  for (const char* name : {"../x", "/etc/passwd", "a/../../x", "", "a//b", ".x", "a/.b", "a\nb"}) {
+  for (const char* name :
+       {"../x", "/etc/passwd", "a/../../x", "", "a//b", ".x", "a/.b", "a\nb", "a\xff"}) {
     FilePiece piece;
     piece.set_name(name);
     piece.set_digest(PieceDigest(name, ""));
