@@ -62,7 +62,7 @@ struct Manifest {
   int64_t evaluated_step = 0;
   // The step of the best evaluation so far, whose weights lie beside the checkpoint; 0: none.
   int64_t best_step = 0;
-  std::string best_sha256;  // of that file; empty: it was not there
+  std::string best_sha256;  // of that file, which may be missing; empty: not known
   std::vector<FileRecord> files;
 
   // A folder's checkpoints in the order of their runs, generations and steps. What a generation

@@ -57,12 +57,12 @@ absl::StatusOr<HashedFile> HashFile(Storage* storage, const std::string& path,
   return hashed;
 }
 
-bool KeepOnly(Storage* storage, const std::string& path, const std::string& sha256,
-              const std::function<bool()>& go_on) {
+FileMatch MatchFile(Storage* storage, const std::string& path, const std::string& sha256,
+                    const std::function<bool()>& go_on) {
   const absl::StatusOr<HashedFile> hashed = HashFile(storage, path, go_on);
-  if (hashed.ok() && hashed->sha256 == sha256) return true;
-  if (!absl::IsCancelled(hashed.status())) storage->Remove(path).IgnoreError();
-  return false;
+  if (hashed.ok()) return hashed->sha256 == sha256 ? FileMatch::kSame : FileMatch::kOther;
+  const bool other = absl::IsNotFound(hashed.status()) || absl::IsDataLoss(hashed.status());
+  return other ? FileMatch::kOther : FileMatch::kUnknown;
 }
 
 }  // namespace lockstep::checkpoint

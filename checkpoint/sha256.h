@@ -43,11 +43,17 @@ struct HashedFile {
 // it with Cancelled. Blocks for the disk. Errors: those of Storage::Open and Source::ReadAt.
 absl::StatusOr<HashedFile> HashFile(Storage* storage, const std::string& path,
                                     const std::function<bool()>& go_on);
-// Returns whether the file at `path` is the one with that sha256. One that is another or cannot be
-// read is removed, so that none is taken for it. `go_on` as in HashFile; false: nothing is. Blocks
-// for the disk.
-bool KeepOnly(Storage* storage, const std::string& path, const std::string& sha256,
-              const std::function<bool()>& go_on);
+
+// What a file is beside the one that is wanted.
+enum class FileMatch {
+  kSame,
+  kOther,    // or it is not there
+  kUnknown,  // it could not be read, which says nothing of what it holds
+};
+// Compares the file at `path` with the one that has that sha256. `go_on` as in HashFile; false:
+// kUnknown. Blocks for the disk.
+FileMatch MatchFile(Storage* storage, const std::string& path, const std::string& sha256,
+                    const std::function<bool()>& go_on);
 
 }  // namespace lockstep::checkpoint
 

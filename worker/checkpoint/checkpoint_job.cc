@@ -164,20 +164,6 @@ absl::StatusOr<std::vector<checkpoint::FileRecord>> CheckpointJob::Collect() {
   return all;
 }
 
-absl::StatusOr<std::string> CheckpointJob::BestHash() {
-  if (settings_.manifest.best_step == 0) return "";
-  auto hashed = checkpoint::HashFile(
-      settings_.storage,
-      absl::StrCat(settings_.folder, "/", checkpoint::BestName(settings_.manifest.best_step)),
-      [this] {
-        GoOn();
-        return true;
-      });
-  if (absl::IsNotFound(hashed.status())) return "";
-  LS_RETURN_IF_ERROR(hashed.status());
-  return std::move(hashed->sha256);
-}
-
 absl::Status CheckpointJob::TakeItsPlace(checkpoint::Manifest* manifest) {
   LS_ASSIGN_OR_RETURN(const checkpoint::FolderContents others,
                       checkpoint::FindCheckpoints(settings_.storage, settings_.folder));
@@ -194,7 +180,6 @@ absl::StatusOr<checkpoint::FoundCheckpoint> CheckpointJob::TryToPublish() {
   checkpoint::FoundCheckpoint made{
       absl::StrCat(settings_.folder, "/", checkpoint::CheckpointName(step())), settings_.manifest};
   LS_ASSIGN_OR_RETURN(made.manifest.files, Collect());
-  LS_ASSIGN_OR_RETURN(made.manifest.best_sha256, BestHash());
   if (settings_.may_publish != nullptr) {
     LS_RETURN_IF_ERROR(settings_.may_publish(made.manifest, made.path));
   }
@@ -226,10 +211,25 @@ absl::Status CheckpointJob::RemoveOld(const checkpoint::Manifest& manifest) {
   LS_RETURN_IF_ERROR(checkpoint::Prune(storage, settings_.folder, settings_.keep));
   LS_RETURN_IF_ERROR(
       storage->Point(settings_.folder + "/last", checkpoint::CheckpointName(step())));
-  if (manifest.best_step == 0) return absl::OkStatus();
+  return manifest.best_step == 0 ? absl::OkStatus() : PointToBest(manifest);
+}
+
+absl::Status CheckpointJob::PointToBest(const checkpoint::Manifest& manifest) {
   const std::string link = settings_.folder + "/best";
-  if (manifest.best_sha256.empty()) return storage->Remove(link);  // they are not there
-  return storage->Point(link, checkpoint::BestName(manifest.best_step));
+  const auto count = [this] {
+    GoOn();
+    return true;
+  };
+  const bool known = settings_.match_best != nullptr && !manifest.best_sha256.empty();
+  switch (known ? settings_.match_best(count) : checkpoint::FileMatch::kOther) {
+    case checkpoint::FileMatch::kSame:
+      return settings_.storage->Point(link, checkpoint::BestName(manifest.best_step));
+    case checkpoint::FileMatch::kOther:
+      return settings_.storage->Remove(link);
+    case checkpoint::FileMatch::kUnknown:
+      break;
+  }
+  return absl::OkStatus();
 }
 
 void CheckpointJob::Remove() {

@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/sha256.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/storage.h"
 #include "worker/checkpoint/checkpoint_layout.h"
@@ -39,8 +40,10 @@ class CheckpointJob {
     std::string writer;  // names what is being put together, as for SavingName
     std::shared_ptr<const CheckpointLayout> layout;
     int part = 0;
-    // But for the files and the hash of the best; the sequence is 0 while it is not known.
+    // But for the files; the sequence is 0 while it is not known.
     checkpoint::Manifest manifest;
+    // Compares what is kept as the manifest's best weights with them. May be empty: none are.
+    std::function<checkpoint::FileMatch(const std::function<bool()>& go_on)> match_best;
     int keep = 1;
     std::string mount_point;  // of the folder's file system; empty: not known
     MayPublish may_publish;   // may be empty
@@ -95,15 +98,14 @@ class CheckpointJob {
   absl::Status MakeHeldFolder();
   absl::Status WriteFiles();
   absl::StatusOr<std::vector<checkpoint::FileRecord>> Collect();
-  // The hash of the best weights beside the checkpoint; empty when they are not there. Errors:
-  // those of reading them.
-  absl::StatusOr<std::string> BestHash();
   // Gives the manifest its place among those in the folder. Errors: Aborted when a newer one is
   // there: this rank stood still while its job went on.
   absl::Status TakeItsPlace(checkpoint::Manifest* manifest);
   absl::StatusOr<checkpoint::FoundCheckpoint> TryToPublish();
   // After it was made, with that manifest: what is older, and the links for people.
   absl::Status RemoveOld(const checkpoint::Manifest& manifest);
+  // Has the link for people name the best weights, where they are there.
+  absl::Status PointToBest(const checkpoint::Manifest& manifest);
   std::string saving() const {
     return checkpoint::SavingName(settings_.manifest.step, settings_.writer);
   }

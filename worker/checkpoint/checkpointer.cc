@@ -214,6 +214,11 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
   own.may_publish = settings_.may_publish;
   own.manifest.evaluated_step = decided.evaluated_step;
   own.manifest.best_step = decided.best_step;
+  own.manifest.best_sha256 = decided.best_sha256;
+  own.match_best = [this, step = decided.best_step,
+                    sha256 = decided.best_sha256](const std::function<bool()>& go_on) {
+    return MatchBest(step, sha256, go_on);
+  };
   if (decided.eval.has_value()) own.manifest.eval = MessageJson(*decided.eval);
   job_ = std::make_shared<CheckpointJob>(
       std::move(own),
@@ -365,17 +370,32 @@ std::string Checkpointer::BestPath(int64_t step) const {
 
 void Checkpointer::KeepBest(int64_t step, const std::string& path, const std::string& sha256,
                             const std::function<bool()>& go_on) {
-  absl::Status kept = settings_.storage->MakeFolder(settings_.folder);
-  if (kept.ok()) kept = settings_.storage->Link(path, BestPath(step));
-  if (kept.ok() || HasBest(step, sha256, go_on)) return;
+  const std::string to = BestPath(step);
+  absl::Status kept;
+  if (path != to) kept = settings_.storage->MakeFolder(settings_.folder);
+  if (kept.ok() && path != to) kept = settings_.storage->Link(path, to);
+  if (kept.ok()) return NoteKept(step, sha256);
+  if (MatchBest(step, sha256, go_on) == checkpoint::FileMatch::kSame) return;
   LS_LOG_WARNING << "the weights of step " << step
                  << ", the best so far, are not kept with the checkpoints: " << kept.message()
                  << "; training goes on: " << SavingAdvice(kept);
 }
 
-bool Checkpointer::HasBest(int64_t step, const std::string& sha256,
-                           const std::function<bool()>& go_on) {
-  return checkpoint::KeepOnly(settings_.storage, BestPath(step), sha256, go_on);
+void Checkpointer::NoteKept(int64_t step, const std::string& sha256) {
+  absl::MutexLock lock(&best_mu_);
+  kept_best_ = {step, sha256};
+}
+
+checkpoint::FileMatch Checkpointer::MatchBest(int64_t step, const std::string& sha256,
+                                              const std::function<bool()>& go_on) {
+  {
+    absl::MutexLock lock(&best_mu_);
+    if (kept_best_ == std::pair(step, sha256)) return checkpoint::FileMatch::kSame;
+  }
+  const checkpoint::FileMatch match =
+      checkpoint::MatchFile(settings_.storage, BestPath(step), sha256, go_on);
+  if (match == checkpoint::FileMatch::kSame) NoteKept(step, sha256);
+  return match;
 }
 
 }  // namespace lockstep::worker

@@ -28,11 +28,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/sha256.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/storage.h"
 #include "checkpoint/task_thread.h"
@@ -84,6 +88,7 @@ class Checkpointer {
     std::optional<EvalResult> eval;
     int64_t evaluated_step = 0;
     int64_t best_step = 0;
+    std::string best_sha256;  // of its weights' file; empty: not known
   };
 
   // Reserves the copy's address range and starts the thread. What `settings` points to outlives
@@ -134,13 +139,15 @@ class Checkpointer {
   // write the run's files: it is the one that saves in its folder.
   bool KeepsBestToo() const { return copies_.count() > 1 && copies_.writes(rank_); }
   // Keeps the weights in the file `path`, which has that sha256, as those of the best evaluation,
-  // of `step`. When they cannot be kept, that is said. `go_on`, which may be empty, is asked while
-  // a file is read. Blocks for the disk.
+  // of `step`; `path` may be where they are kept. When they cannot be kept, that is said, and what
+  // is there under their name, as of another run, stays. `go_on`, which may be empty, is asked
+  // while a file is read or copied. Blocks for the disk.
   void KeepBest(int64_t step, const std::string& path, const std::string& sha256,
                 const std::function<bool()>& go_on);
-  // Returns whether they are kept already. What is kept under their name and is not that, as of
-  // another run, is removed.
-  bool HasBest(int64_t step, const std::string& sha256, const std::function<bool()>& go_on);
+  // Compares what is kept under their name with them; once it was the same, no more. `go_on` as
+  // there. Blocks for the disk. Thread-safe.
+  checkpoint::FileMatch MatchBest(int64_t step, const std::string& sha256,
+                                  const std::function<bool()>& go_on);
   // The file that holds them, whether it is there or not.
   std::string BestPath(int64_t step) const;
 
@@ -178,6 +185,8 @@ class Checkpointer {
   void WaitForThread();
   // Brings the checkpoint under way to an end, good or bad. Collective.
   absl::Status Settle(Communicator* communicator, absl::Time deadline);
+  // The best weights, of `step`, are in the folder.
+  void NoteKept(int64_t step, const std::string& sha256);
   // The newest step that is saved, in all folders. Collective.
   absl::StatusOr<int64_t> SavedStep(Communicator* communicator, absl::Time deadline);
 
@@ -203,7 +212,10 @@ class Checkpointer {
   std::shared_ptr<CheckpointJob> job_;      // this rank's part of the newest, if it has one
   bool copying_ = false;                    // that job's copy may still be made
   int64_t restored_step_ = -1;              // that the state was taken from
-  checkpoint::TaskThread thread_;           // last: uses the rest
+  absl::Mutex best_mu_;
+  // The best weights that are known to be in the folder: their step, their sha256.
+  std::pair<int64_t, std::string> kept_best_ ABSL_GUARDED_BY(best_mu_);
+  checkpoint::TaskThread thread_;  // last: uses the rest
 };
 
 }  // namespace lockstep::worker

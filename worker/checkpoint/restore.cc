@@ -262,18 +262,27 @@ absl::StatusOr<bool> BringBest(checkpoint::Storage* storage, const Restored& res
   if (brought.ok() && hashed->sha256 != manifest.best_sha256) {
     brought = absl::DataLossError(from + " is not what was written: its sha256 differs");
   }
+  const bool kept = brought.ok() && from == checkpointer->BestPath(manifest.best_step);
   if (brought.ok()) brought = storage->MakeFolder(path.substr(0, path.rfind('/')));
   if (brought.ok()) brought = storage->Link(from, path);
-  if (!brought.ok()) {
-    storage->Remove(path).IgnoreError();  // what is there may be of steps that are made again
-    LS_LOG_WARNING << "the weights of step " << manifest.best_step
-                   << ", the best so far, are not there: " << brought.message()
-                   << "; best.safetensors comes with the next better ones";
+  checkpoint::FileMatch match = checkpoint::FileMatch::kUnknown;
+  if (brought.ok()) {
+    match = checkpoint::FileMatch::kSame;
+  } else if (!manifest.best_sha256.empty()) {
+    match = checkpoint::MatchFile(storage, path, manifest.best_sha256, go_on);
+  }
+  // Other ones may be of steps that are made again.
+  if (match == checkpoint::FileMatch::kOther) storage->Remove(path).IgnoreError();
+  if (match != checkpoint::FileMatch::kSame) {
+    // Those of the state itself are written before the first step.
+    if (manifest.best_step != manifest.step) {
+      LS_LOG_WARNING << "the weights of step " << manifest.best_step
+                     << ", the best so far, are not there: " << brought.message()
+                     << "; best.safetensors comes with the next better ones";
+    }
     return false;
   }
-  if (from != checkpointer->BestPath(manifest.best_step)) {
-    checkpointer->KeepBest(manifest.best_step, path, manifest.best_sha256, go_on);
-  }
+  checkpointer->KeepBest(manifest.best_step, kept ? from : path, manifest.best_sha256, go_on);
   return true;
 }
 

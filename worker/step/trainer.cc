@@ -51,6 +51,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   } else if (committed_step() > 0 && executor_->tracking().best_step == committed_step()) {
     LS_RETURN_IF_ERROR(WriteBest(record));  // or before that was saved
   }
+  LS_RETURN_IF_ERROR(AgreeOnBest(communicator));
   const bool on_cpu = compiled_.plan->spec().device == engine::DeviceKind::kCpu;
   if (record != nullptr && committed_step() == 0 && train.precision() == "tf32" && on_cpu) {
     LS_LOG_INFO << "precision tf32 is fp32 on this device: it has no such arithmetic";
@@ -207,7 +208,7 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
     // What was evaluated of steps that are lost says nothing of those that are made again.
     evaluated_step_ = 0;
     eval_.reset();
-    best_saved_ = {};
+    best_ = {};
     LS_RETURN_IF_ERROR(Resume(communicator, run_dir));
   } else {
     evaluate_first_ = EvalDue(start_step) && agreement.evaluated_step < start_step;
@@ -245,6 +246,7 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
         "never to begin anew"));
   }
   restored_ = resumed_->here;
+  best_ = {"", resumed_->manifest.best_step, resumed_->manifest.best_sha256};
   evaluated_step_ = resumed_->manifest.evaluated_step;
   eval_ = EvaluationOf(resumed_->manifest);
   evaluate_first_ = EvalDue(step) && evaluated_step_ < step;

@@ -216,16 +216,18 @@ class Trainer {
   Checkpointer::Decided Decided() const;
   absl::Status Evaluate(Communicator* communicator, RunRecord* record);
   // Counts an evaluation for the best weights and the early stop.
-  absl::Status Track(const EvalResult& result, RunRecord* record);
+  absl::Status Track(Communicator* communicator, const EvalResult& result, RunRecord* record);
   // Where this rank saves the weights of the best evaluation, of `step`; empty: it does not.
   std::string BestFile(const RunRecord* record, int64_t step) const;
   // Saves the weights as the best so far, where this rank does. When they cannot be saved, that is
-  // said, and no others are left in their place.
+  // said, and no others are left in their place in the run's folder.
   absl::Status WriteBest(RunRecord* record);
-  // The disk's part of that: at `path`, and among those that `beside`, if there is one, keeps.
-  // Errors: they are not at `path`.
-  absl::Status SaveBest(const std::string& path, Checkpointer* beside,
-                        const std::function<bool()>& go_on) const;
+  // The disk's part of that: at `path`, which is the run's own or the checkpointer's, and among
+  // those that the checkpointer, if there is one, keeps. Errors: they are not at `path`.
+  absl::Status SaveBest(const std::string& path, bool of_run, const std::function<bool()>& go_on);
+  // All ranks know the best weights by their hash, where one has saved them: whoever publishes the
+  // next checkpoint need not have. Collective. Errors: those of the communicator.
+  absl::Status AgreeOnBest(Communicator* communicator);
   // Says so when the run ends without them.
   void TellOfMissingBest(const RunRecord* record) const;
 
@@ -258,7 +260,13 @@ class Trainer {
   FaultInjector* faults_ = nullptr;
   Checkpointer* checkpointer_ = nullptr;
   const ResumeSource* resume_source_ = nullptr;
-  std::pair<std::string, int64_t> best_saved_;  // the newest by this rank: its file, its step
+  // The best weights that this rank knows of.
+  struct BestWeights {
+    std::string path;    // where this rank has saved them; empty: it has not
+    int64_t step = 0;    // 0: none are known
+    std::string sha256;  // of the file; empty: not known
+  };
+  BestWeights best_;
   bool restored_ = false;  // the state is still that of a checkpoint in this rank's folder
   std::optional<Restored> resumed_;  // the checkpoint that the job went on from
   std::function<void()> on_mark_;

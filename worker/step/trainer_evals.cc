@@ -2,9 +2,10 @@
 // What a trainer evaluates, and the best weights that it keeps.
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <string>
-#include <utility>
 
 #include "checkpoint/sha256.h"
 #include "checkpoint/storage.h"
@@ -36,17 +37,20 @@ absl::Status Trainer::Evaluate(Communicator* communicator, RunRecord* record) {
     notes->Eval(result);
   }
   // An evaluation that a drain brought about is not one of the undisturbed run: it decides nothing.
-  if (EvalDue(step)) LS_RETURN_IF_ERROR(Track(result, record));
+  if (EvalDue(step)) LS_RETURN_IF_ERROR(Track(communicator, result, record));
   board_->Enter(TRAINING);
   return absl::OkStatus();
 }
 
-absl::Status Trainer::Track(const EvalResult& result, RunRecord* record) {
+absl::Status Trainer::Track(Communicator* communicator, const EvalResult& result,
+                            RunRecord* record) {
   const Train& train = compiled_.job.train();
   if (!train.has_best() && !train.has_early_stop()) return absl::OkStatus();
   const engine::Tracking tracking = TrackEval(train, result, executor_->tracking());
   executor_->SetTracking(tracking);
-  return tracking.best_step == result.step() ? WriteBest(record) : absl::OkStatus();
+  if (tracking.best_step != result.step()) return absl::OkStatus();
+  LS_RETURN_IF_ERROR(WriteBest(record));
+  return AgreeOnBest(communicator);
 }
 
 std::string Trainer::BestFile(const RunRecord* record, int64_t step) const {
@@ -58,16 +62,14 @@ std::string Trainer::BestFile(const RunRecord* record, int64_t step) const {
 absl::Status Trainer::WriteBest(RunRecord* record) {
   const int64_t step = committed_step();
   const std::string path = BestFile(record, step);
-  if (path.empty() || best_saved_ == std::pair(path, step)) return absl::OkStatus();
+  if (path.empty() || (best_.path == path && best_.step == step)) return absl::OkStatus();
   board_->Enter(SAVING);
   watch_.At(chaos::Place::kBest, step);
   LS_RETURN_IF_ERROR(executor_->PublishState());
   const absl::Status written = WorkOnDisk(board_, clock_, [&](const std::function<bool()>& go_on) {
-    return SaveBest(path, record != nullptr ? checkpointer_ : nullptr, go_on);
+    return SaveBest(path, record != nullptr, go_on);
   });
-  if (written.ok()) {
-    best_saved_ = {path, step};
-  } else {
+  if (!written.ok()) {
     LS_LOG_WARNING << "the weights of step " << step
                    << ", the best so far, are not saved: " << written.message()
                    << "; training goes on, best.safetensors comes with the next better ones";
@@ -75,27 +77,48 @@ absl::Status Trainer::WriteBest(RunRecord* record) {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::SaveBest(const std::string& path, Checkpointer* beside,
-                               const std::function<bool()>& go_on) const {
+absl::Status Trainer::SaveBest(const std::string& path, bool of_run,
+                               const std::function<bool()>& go_on) {
   const int64_t step = committed_step();
   const auto weights = BestIsOfAverage(compiled_.job.train()) ? engine::Weights::kAverage
                                                               : engine::Weights::kCurrent;
+  best_ = {"", step, ""};
+  checkpoint::Storage* const disk = checkpoint::Storage::Disk();
   const auto written = WriteWeights(path, *compiled_.plan, state_, weights, go_on);
   if (written.ok()) {
-    if (beside != nullptr) beside->KeepBest(step, path, *written, go_on);
-    return absl::OkStatus();
+    best_ = {path, step, *written};
+  } else {
+    LS_ASSIGN_OR_RETURN(best_.sha256, HashWeights(*compiled_.plan, state_, weights, go_on));
+    // What has their name may be just them, by one who died since or from the checkpoint.
+    const auto match = checkpoint::MatchFile(disk, path, best_.sha256, go_on);
+    if (match == checkpoint::FileMatch::kSame) best_.path = path;
+    // Beside the checkpoints it may be what those of another run know of.
+    if (match == checkpoint::FileMatch::kOther && of_run) disk->Remove(path).IgnoreError();
   }
-  // What has their name may be just them, by one who died since or from the checkpoint.
-  LS_ASSIGN_OR_RETURN(const std::string wanted,
-                      HashWeights(*compiled_.plan, state_, weights, go_on));
-  checkpoint::Storage* const disk = checkpoint::Storage::Disk();
-  bool there = checkpoint::KeepOnly(disk, path, wanted, go_on);
-  if (beside != nullptr && there) beside->KeepBest(step, path, wanted, go_on);
+  if (checkpointer_ != nullptr && !best_.path.empty()) {
+    checkpointer_->KeepBest(step, path, best_.sha256, go_on);
+  }
   // A link needs no room.
-  if (beside != nullptr && !there && beside->HasBest(step, wanted, go_on)) {
-    there = disk->Link(beside->BestPath(step), path).ok();
+  if (checkpointer_ != nullptr && best_.path.empty() && of_run &&
+      checkpointer_->MatchBest(step, best_.sha256, go_on) == checkpoint::FileMatch::kSame &&
+      disk->Link(checkpointer_->BestPath(step), path).ok()) {
+    best_.path = path;
   }
-  return there ? absl::OkStatus() : written.status();
+  return best_.path.empty() ? written.status() : absl::OkStatus();
+}
+
+absl::Status Trainer::AgreeOnBest(Communicator* communicator) {
+  const int64_t step = executor_->tracking().best_step;
+  if (!compiled_.job.train().has_best() || step == 0) return absl::OkStatus();
+  if (best_.step != step) best_ = {"", step, ""};
+  // All who know it have the same, so that the maximum is it.
+  std::array<int32_t, 64> digits{};
+  std::copy_n(best_.sha256.begin(), std::min(best_.sha256.size(), digits.size()), digits.begin());
+  LS_RETURN_IF_ERROR(communicator->AllReduce(digits.data(), static_cast<int64_t>(digits.size()),
+                                             DType::kInt32, ReduceOp::kMax, ReduceOrder::kFixed,
+                                             Deadline()));
+  if (digits[0] != 0) best_.sha256.assign(digits.begin(), digits.end());
+  return absl::OkStatus();
 }
 
 void Trainer::TellOfMissingBest(const RunRecord* record) const {
@@ -116,8 +139,7 @@ absl::Status Trainer::BringResumedBest(const std::string& run_dir) {
             brought, BringBest(resume_source_->storage, *resumed_, path, checkpointer_, go_on));
         return absl::OkStatus();
       }));
-  best_saved_ = {};
-  if (brought) best_saved_ = {path, resumed_->manifest.best_step};
+  best_ = {brought ? path : "", resumed_->manifest.best_step, resumed_->manifest.best_sha256};
   return absl::OkStatus();
 }
 

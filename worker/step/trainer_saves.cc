@@ -24,7 +24,8 @@ bool Holds(const std::vector<engine::StateRange>& held, const engine::StateEntry
 }  // namespace
 
 Checkpointer::Decided Trainer::Decided() const {
-  return {eval_, evaluated_step_, executor_->tracking().best_step};
+  const int64_t best_step = executor_->tracking().best_step;
+  return {eval_, evaluated_step_, best_step, best_.step == best_step ? best_.sha256 : ""};
 }
 
 absl::StatusOr<std::string> Trainer::SaveAlone() {

@@ -27,6 +27,11 @@ class RecordingStorage : public Storage {
     all_ = all;
     count_ = 0;
   }
+  // Operations whose line in the list contains `part` fail.
+  void FailOn(const std::string& part) {
+    absl::MutexLock lock(&mu_);
+    fail_on_ = part;
+  }
   // Sets what is asked before a file, whose path is given, is opened, read or listed; an error
   // takes the place of the read. Empty: nothing is.
   void BeforeReads(std::function<absl::Status(const std::string& path)> before) {
@@ -159,10 +164,12 @@ class RecordingStorage : public Storage {
   absl::Status Note(const std::string& what, const std::string& path) {
     absl::MutexLock lock(&mu_);
     const int number = count_++;
-    if (fail_at_ >= 0 && (number == fail_at_ || (all_ && number > fail_at_))) {
+    std::string line = absl::StrCat(what, " ", path.substr(path.rfind('/') + 1));
+    const bool named = !fail_on_.empty() && line.find(fail_on_) != std::string::npos;
+    if (named || (fail_at_ >= 0 && (number == fail_at_ || (all_ && number > fail_at_)))) {
       return absl::ResourceExhaustedError(absl::StrCat(what, " ", path, ": no space (injected)"));
     }
-    done_.push_back(absl::StrCat(what, " ", path.substr(path.rfind('/') + 1)));
+    done_.push_back(std::move(line));
     return absl::OkStatus();
   }
 
@@ -171,6 +178,7 @@ class RecordingStorage : public Storage {
   int count_ ABSL_GUARDED_BY(mu_) = 0;
   int fail_at_ ABSL_GUARDED_BY(mu_) = -1;
   bool all_ ABSL_GUARDED_BY(mu_) = false;
+  std::string fail_on_ ABSL_GUARDED_BY(mu_);
   std::function<absl::Status(const std::string&)> before_reads_ ABSL_GUARDED_BY(mu_);
   std::string flipped_ ABSL_GUARDED_BY(mu_);
   std::string mount_point_ ABSL_GUARDED_BY(mu_);

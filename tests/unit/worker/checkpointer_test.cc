@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/sha256.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/checkpoint_life.h"
@@ -28,7 +29,7 @@ TEST_F(CheckpointerTest, AnyNumberOfWorkersReadsWhatAnyNumberWrote) {
       EvalResult eval;
       eval.set_step(4);
       eval.set_loss(0.1);
-      job.decided() = {eval, 4, 3};
+      job.decided() = {eval, 4, 3, ""};
       job.Complete();
       state = job.State();
     }
@@ -52,6 +53,7 @@ TEST_F(CheckpointerTest, TheLinkToTheBestWeightsNamesThemOrIsNotThere) {
   const auto save = [&](int64_t best_step) {
     job.Step();
     job.decided().best_step = best_step;
+    job.decided().best_sha256 = checkpoint::Sha256Hex("weights");
     job.Complete();
     std::error_code none;
     return fs::read_symlink(folder_ + "/best", none).string();

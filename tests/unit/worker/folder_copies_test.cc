@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/sha256.h"
 #include "common/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -157,8 +158,8 @@ TEST_F(FolderCopiesTest, TheBestWeightsComeWithTheState) {
   job.Look();
   job.Enter();
   job.Step();
-  job.decided() = {{}, 1, 1};
   const std::string weights(10'000'000, 'w');  // in several pieces
+  job.decided() = {{}, 1, 1, checkpoint::Sha256Hex(weights)};
   for (const char* letter : {"/a", "/b"}) std::ofstream(folder_ + letter + name) << weights;
   job.Complete();
   EXPECT_EQ(ResumedIn("ca", job.State()), 1);

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/sha256.h"
 #include "tests/unit/worker/file_limit.h"
 #include "tests/unit/worker/trainer_ranks.h"
 #include "worker/step/trainer.h"
@@ -47,10 +48,29 @@ class TrainerEvalsTest : public TrainerRanks {
     }
     return ranks;
   }
+  // The file's bytes; empty: it is not there.
+  static std::string Contents(const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
   // The best weights of the run in that folder; empty: none are there.
   std::string Best(const std::string& run) const {
-    std::ifstream file(absl::StrCat(folder_, "/", run, "/model/best.safetensors"));
-    return std::string(std::istreambuf_iterator<char>(file), {});
+    return Contents(absl::StrCat(folder_, "/", run, "/model/best.safetensors"));
+  }
+  // Of what was saved; an empty one: nothing was.
+  checkpoint::Manifest NewestManifest() const {
+    const auto found = checkpoint::FindCheckpoints(checkpoint::Storage::Disk(), folder_ + "/saved");
+    const bool any = found.ok() && !found->checkpoints.empty();
+    EXPECT_TRUE(any);
+    return any ? found->checkpoints[0].manifest : checkpoint::Manifest();
+  }
+  // Has each of the next generations end after the step that follows its first one.
+  void RegroupAfterFirstStep(TrainerRank* rank) {
+    rank->AfterFirstStep([this, rank] {
+      WorkerCommand command;
+      command.mutable_regroup()->set_generation(generation_);
+      rank->Command(command);
+    });
   }
   // The steps after which this rank has told of an evaluation.
   static std::vector<int64_t> Evaluated(TrainerRank& rank) {
@@ -262,21 +282,135 @@ TEST_F(TrainerEvalsTest, TheBestOfTheStepThatARunGoesOnAfterIsThere) {
   }
 }
 
+// A run goes on in its own folder, and the best weights beside the checkpoint are lost: a full disk
+// did not take them.
+TEST_F(TrainerEvalsTest, TheBestInTheRunsFolderStaysWhereTheCheckpointsHaveNone) {
+  const Compiled job(LargeBestJob("1 steps", 1e-30));  // step 1 is the best
+  const Ranks first = StartIn(folder_, "run", job);
+  for (const auto& outcome : Run(first, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const std::string best = Best("run");
+  ASSERT_NE(best, "");
+  const std::string beside = folder_ + "/saved/" + checkpoint::BestName(1);
+  ASSERT_TRUE(std::filesystem::remove(beside));
+  const Ranks second = StartIn(folder_, "run", job);
+  for (const auto& outcome : Run(second, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_TRUE(Best("run") == best);
+  EXPECT_TRUE(Contents(beside) == best) << "there is room again";
+}
+
+// They are beside the checkpoint, and the disk of the run's folder has no room for a copy.
+TEST_F(TrainerEvalsTest, TheBestInTheRunsFolderStaysWhenItCannotBeBrought) {
+  const Compiled job(LargeBestJob("1 steps", 1e-30));
+  const Ranks first = StartIn(folder_, "run", job);
+  for (const auto& outcome : Run(first, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const std::string best = Best("run");
+  const std::string path = folder_ + "/run/model/best.safetensors";
+  const Ranks second = StartIn(folder_, "run", job);
+  second[0]->storage.FailOn("link best.safetensors");
+  for (const auto& outcome : Run(second, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_TRUE(Best("run") == best);
+  // What is there and is not that may be of steps that are made again.
+  std::ofstream(path) << "of a later step";
+  const Ranks third = StartIn(folder_, "run", job);
+  third[0]->storage.FailOn("link best.safetensors");
+  for (const auto& outcome : Run(third, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(Best("run"), "");
+}
+
+TEST_F(TrainerEvalsTest, TheBestOfTheStepThatARunGoesOnAfterStaysWhenItCannotBeWritten) {
+  const Compiled job(LargeBestJob("1 steps", 1e-3));  // each step is better
+  const Ranks first = StartIn(folder_, "run", job);
+  for (const auto& outcome : Run(first, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const std::string best = Best("run");
+  ASSERT_NE(best, "");
+  ASSERT_TRUE(std::filesystem::remove(folder_ + "/saved/" + checkpoint::BestName(kTrainedSteps)));
+  const Ranks second = StartIn(folder_, "run", job);
+  const FileLimit limit(16 << 10);
+  for (const auto& outcome : Run(second, 0)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_TRUE(Best("run") == best);
+}
+
+// It is not there, and comes at once: from the state.
+TEST_F(TrainerEvalsTest, NoBetterWeightsAreWaitedForWhereTheBestAreThoseOfTheStateItself) {
+  const Compiled job(LargeBestJob("1 steps", 1e-3));
+  const Ranks first = StartIn(folder_, "first", job);
+  for (const auto& outcome : Run(first, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  ASSERT_TRUE(std::filesystem::remove(folder_ + "/saved/" + checkpoint::BestName(kTrainedSteps)));
+  const Ranks second = StartIn(folder_, "second", job);
+  testing::internal::CaptureStderr();
+  for (const auto& outcome : Run(second, 0)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::Not(HasSubstr("the next better")));
+  EXPECT_TRUE(Best("second") == Best("first"));
+}
+
+// A disk or a server that fails says nothing of what it has.
+TEST_F(TrainerEvalsTest, TheBestBesideTheCheckpointsStaysWhenItCannotBeRead) {
+  const Compiled job(LargeBestJob("2 steps", 1e-30));  // step 2 is the best
+  Ranks ranks = StartIn(folder_, "run", job, 2);
+  RegroupAfterFirstStep(ranks[0].get());
+  for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const std::string best = Best("run");
+  const std::string beside = folder_ + "/saved/" + checkpoint::BestName(2);
+  ASSERT_NE(best, "");
+  std::filesystem::remove(folder_ + "/run/model/best.safetensors");
+  ranks.erase(ranks.begin());
+  ranks[0]->storage.BeforeReads([](const std::string& path) {
+    return absl::StrContains(path, "/best-") ? absl::UnavailableError(path) : absl::OkStatus();
+  });
+  const FileLimit limit(16 << 10);
+  for (const auto& outcome : Run(ranks, 2)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_TRUE(Contents(beside) == best);
+}
+
+// Those beside the checkpoints that have their name are of an earlier run, whose checkpoints know
+// of them.
+TEST_F(TrainerEvalsTest, BestWeightsOfAnotherRunAreNotTakenForThoseThatAreNotKept) {
+  const Compiled job(LargeBestJob("6 steps", 1e-3));
+  const std::string beside = folder_ + "/saved/" + checkpoint::BestName(kTrainedSteps);
+  std::filesystem::create_directories(folder_ + "/saved");
+  std::ofstream(beside) << "of another run";
+  const Ranks ranks = StartIn(folder_, "run", job);
+  ranks[0]->storage.FailOn("link best-");
+  for (const auto& outcome : Run(ranks, 0)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(Contents(beside), "of another run");
+  ASSERT_NE(Best("run"), "");
+  EXPECT_EQ(NewestManifest().best_sha256, checkpoint::Sha256Hex(Best("run")));
+  EXPECT_FALSE(std::filesystem::is_symlink(folder_ + "/saved/best"));
+}
+
 TEST_F(TrainerEvalsTest, BestWeightsOfAnotherRunAreNotTakenForThoseThatCannotBeSaved) {
   JobSpec spec = TrainedJob();
   spec.mutable_train()->mutable_best()->set_metric("loss");
   spec.mutable_train()->mutable_model()->mutable_mlp()->set_hidden(0, 900);
   const Compiled job(spec);
-  Ranks ranks;
-  ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
-  ranks[0]->SaveIn(folder_, "run");
+  const Ranks ranks = StartIn(folder_, "run", job);
   const std::string beside = folder_ + "/saved/" + checkpoint::BestName(kTrainedSteps);
   std::filesystem::create_directories(folder_ + "/saved");
   std::ofstream(beside) << "of another run";
   const FileLimit limit(16 << 10);
   for (const auto& outcome : Run(ranks, 0)) EXPECT_TRUE(outcome.ok()) << outcome.status();
   EXPECT_EQ(Best("run"), "");
-  EXPECT_FALSE(std::filesystem::exists(beside));
+  EXPECT_EQ(Contents(beside), "of another run");
+}
+
+// Whoever saves the next checkpoint need not have written them, nor read them: rank 0 has died.
+TEST_F(TrainerEvalsTest, ACheckpointKnowsTheBestWeightsThatAnotherRankHasWritten) {
+  const Compiled job(LargeBestJob("2 steps", 1e-30));  // step 2 is the best
+  Ranks ranks = StartIn(folder_, "run", job, 2);
+  RegroupAfterFirstStep(ranks[0].get());
+  for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const std::string best = Best("run");
+  ASSERT_NE(best, "");
+  for (const auto& outcome : Run(ranks, 2)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const int64_t step = ranks[0]->trainer->committed_step();
+  ASSERT_GT(step, 2);
+  ASSERT_LT(step, kTrainedSteps);
+  ranks.erase(ranks.begin());
+  ranks[0]->storage.BeforeReads([](const std::string& path) {
+    return absl::StrContains(path, "/best-") ? absl::UnavailableError(path) : absl::OkStatus();
+  });
+  for (const auto& outcome : Run(ranks, step)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(NewestManifest().best_sha256, checkpoint::Sha256Hex(best));
 }
 
 TEST_F(TrainerEvalsTest, AnEarlyStopWithoutAnyNumberSaysSo) {
