@@ -56,7 +56,8 @@ DurableFile::DurableFile(DurableFile&& other) noexcept
     : path_(std::move(other.path_)),
       folder_(std::move(other.folder_)),
       temporary_(std::exchange(other.temporary_, std::string())),
-      fd_(std::move(other.fd_)) {}
+      fd_(std::move(other.fd_)),
+      behind_(other.behind_) {}
 
 DurableFile::~DurableFile() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
@@ -94,6 +95,9 @@ absl::Status DurableFile::Append(const void* data, size_t bytes) {
     }
     next += n;
     bytes -= static_cast<size_t>(n);
+    if (const int failed = behind_.Appended(fd_.get(), static_cast<size_t>(n)); failed != 0) {
+      return ErrnoStatus(failed, absl::StrCat("write ", path_));
+    }
   }
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/fd.h"
+#include "common/write_behind.h"
 
 namespace lockstep {
 
@@ -43,6 +44,7 @@ class DurableFile {
   std::string folder_;
   std::string temporary_;  // empty while the file has no name
   UniqueFd fd_;
+  WriteBehind behind_;
 };
 
 // Makes the folder `path` and those above it; existing ones are fine. New ones are durable on

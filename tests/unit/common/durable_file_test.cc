@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/durable_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -8,6 +9,16 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+
+namespace {
+int64_t g_flushed = 0;  // bytes that were waited for
+}  // namespace
+
+// In place of the C library's.
+extern "C" int sync_file_range(int, off64_t, off64_t bytes, unsigned flags) {
+  if ((flags & SYNC_FILE_RANGE_WAIT_AFTER) != 0) g_flushed += bytes;
+  return 0;
+}
 
 namespace lockstep {
 namespace {
@@ -62,6 +73,18 @@ TEST_F(DurableFileTest, MakesFoldersAndRefusesOthersNames) {
   EXPECT_EQ(WriteFileDurably(folder_ + "/x/y", "1").code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(CreateFolders(folder_ + "/x/y/z").code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(CreateFolders(folder_ + "/x/y").ok());
+}
+
+// The flush at the end says nothing while it lasts, and would last as long as all of the file
+// takes.
+TEST_F(DurableFileTest, ALargeFileIsOnTheDiskButForItsEndBeforeItIsFlushed) {
+  const std::string piece(size_t{1} << 20, 'x');
+  auto file = DurableFile::Create(folder_ + "/a");
+  ASSERT_TRUE(file.ok()) << file.status();
+  g_flushed = 0;
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(file->Append(piece).ok());
+  EXPECT_GE(g_flushed, int64_t{128} << 20);
+  EXPECT_LE(g_flushed, int64_t{300} << 20);
 }
 
 }  // namespace

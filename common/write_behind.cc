@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/write_behind.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+
+namespace lockstep {
+namespace {
+
+int SyncRange(int fd, int64_t begin, int64_t end, unsigned flags) {
+  if (begin == end || ::sync_file_range(fd, begin, end - begin, flags) == 0) return 0;
+  // Where there is no such call, the flush at the end does it all.
+  const bool lacks = errno == ENOSYS || errno == EINVAL || errno == ESPIPE || errno == EOPNOTSUPP;
+  return lacks ? 0 : errno;
+}
+
+}  // namespace
+
+int WriteBehind::Appended(int fd, size_t bytes) {
+  end_ += static_cast<int64_t>(bytes);
+  if (end_ - begun_ < kWriteBehind) return 0;
+  constexpr unsigned kBegin = SYNC_FILE_RANGE_WRITE;
+  constexpr unsigned kFinish =
+      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+  if (const int failed = SyncRange(fd, begun_, end_, kBegin); failed != 0) return failed;
+  if (const int failed = SyncRange(fd, written_, begun_, kFinish); failed != 0) return failed;
+  written_ = begun_;
+  begun_ = end_;
+  return 0;
+}
+
+}  // namespace lockstep
