@@ -75,9 +75,10 @@ absl::Status RemoveCheckpoint(Storage* storage, const std::string& folder,
 
 // Removes what nobody works on.
 absl::Status RemoveLeft(Storage* storage, const std::string& path) {
-  LS_ASSIGN_OR_RETURN(const std::unique_ptr<Storage::Hold> hold,
-                      storage->TakeHold(path, /*exclusive=*/true));
-  return hold == nullptr ? absl::OkStatus() : storage->Remove(path);
+  const auto hold = storage->TakeHold(path, /*exclusive=*/true);
+  if (absl::IsNotFound(hold.status())) return absl::OkStatus();  // it has got its name
+  LS_RETURN_IF_ERROR(hold.status());
+  return *hold == nullptr ? absl::OkStatus() : storage->Remove(path);
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 //   step-0000000500/        a checkpoint: safetensors files and manifest.json
 //   best-0000000450.safetensors   the weights of the best evaluation that a checkpoint knows of
 //   last, best              links to the newest checkpoint and to the best weights, for people
-//   .saving-...             a checkpoint that is being written, or was when its writers died
+//   .saving-...             a checkpoint, or a copy of such weights, that is being written, or was
+//                           when its writers died
 // A checkpoint appears with its name whole or not at all, and vanishes likewise.
 //
 // Thread-safety: pure functions of the files; one writer of a folder at a time.

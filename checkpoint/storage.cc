@@ -17,10 +17,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "common/durable_file.h"
 #include "common/fd.h"
 #include "common/mapped_bytes.h"
+#include "common/random_hex.h"
 #include "common/status.h"
+#include "common/write_behind.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -41,6 +44,9 @@ class DiskFile : public Storage::File {
       if (n < 0) return Failed("write", path_);
       next += n;
       bytes -= static_cast<size_t>(n);
+      if (const int failed = behind_.Appended(fd_.get(), static_cast<size_t>(n)); failed != 0) {
+        return ErrnoStatus(failed, absl::StrCat("write ", path_));
+      }
     }
     return absl::OkStatus();
   }
@@ -51,6 +57,7 @@ class DiskFile : public Storage::File {
  private:
   const std::string path_;
   const UniqueFd fd_;
+  WriteBehind behind_;
 };
 
 // Mapped: copying from a mapping takes half the time of read(2).
@@ -122,6 +129,33 @@ absl::StatusOr<bool> IsMountPoint(const std::string& path) {
     return Failed("stat", ParentOf(path));
   }
   return info.stx_dev_major != above.stx_dev_major || info.stx_dev_minor != above.stx_dev_minor;
+}
+
+constexpr size_t kCopyPiece = size_t{256} << 10;
+constexpr int kTries = 100;
+
+// A file that is being put together beside its place. Whoever tidies the folder leaves it alone
+// while it is open, and removes it when its writer died.
+struct HeldFile {
+  std::string path;
+  UniqueFd fd;
+};
+
+absl::StatusOr<HeldFile> MakeHeldFile(const std::string& to) {
+  const std::string name = absl::StrCat(kSavingPrefix, to.substr(to.rfind('/') + 1), "-");
+  for (int i = 0; i < kTries; ++i) {
+    HeldFile made;
+    made.path = absl::StrCat(ParentOf(to), "/", name, RandomHex(8));
+    made.fd.reset(::open(made.path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!made.fd.valid() && errno == EEXIST) continue;
+    if (!made.fd.valid()) return Failed("create", made.path);
+    struct stat info;
+    // Where there are no locks nobody removes it.
+    const bool taken = ::flock(made.fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!taken && ::fstat(made.fd.get(), &info) == 0 && info.st_nlink > 0) return made;
+    ::unlink(made.path.c_str());  // somebody tidied before it was held
+  }
+  return absl::CancelledError("somebody removes it");
 }
 
 absl::Status RemoveOne(const std::string& path, int flags) {
@@ -227,14 +261,15 @@ class DiskStorage : public Storage {
     return RemoveOne(path, AT_REMOVEDIR);
   }
 
-  absl::Status Link(const std::string& from, const std::string& to) override {
+  absl::Status Link(const std::string& from, const std::string& to,
+                    const std::function<bool()>& go_on) override {
     const std::string beside = absl::StrCat(to, ".", ::getpid(), ".tmp");
     LS_RETURN_IF_ERROR(RemoveOne(beside, 0));
     if (::link(from.c_str(), beside.c_str()) != 0) {
       if (errno != EXDEV && errno != EPERM && errno != EOPNOTSUPP && errno != EMLINK) {
         return Failed("link", from);
       }
-      LS_RETURN_IF_ERROR(Copy(from, beside));
+      return Copy(from, to, go_on);
     }
     absl::Status renamed;
     if (::rename(beside.c_str(), to.c_str()) != 0) renamed = Failed("rename to", to);
@@ -253,7 +288,7 @@ class DiskStorage : public Storage {
   }
 
   absl::StatusOr<std::unique_ptr<Hold>> TakeHold(const std::string& path, bool exclusive) override {
-    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!fd.valid()) return Failed("open", path);
     if (::flock(fd.get(), (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0) {
       return std::make_unique<DiskHold>(std::move(fd));
@@ -265,13 +300,26 @@ class DiskStorage : public Storage {
   }
 
  private:
-  absl::Status Copy(const std::string& from, const std::string& to) {
+  static absl::Status Copy(const std::string& from, const std::string& to,
+                           const std::function<bool()>& go_on) {
     UniqueFd in(::open(from.c_str(), O_RDONLY | O_CLOEXEC));
     if (!in.valid()) return Failed("open", from);
-    LS_ASSIGN_OR_RETURN(const std::unique_ptr<File> out, Create(to));
-    std::string buffer(1 << 18, '\0');
+    LS_ASSIGN_OR_RETURN(HeldFile made, MakeHeldFile(to));
+    DiskFile out(made.path, std::move(made.fd));
+    absl::Status copied = CopyBytes(in.get(), from, &out, go_on);
+    if (copied.ok() && ::rename(made.path.c_str(), to.c_str()) != 0) {
+      copied = Failed("rename to", to);
+    }
+    if (!copied.ok()) ::unlink(made.path.c_str());
+    return copied;
+  }
+
+  static absl::Status CopyBytes(int in, const std::string& from, DiskFile* out,
+                                const std::function<bool()>& go_on) {
+    std::string buffer(kCopyPiece, '\0');
     while (true) {
-      const ssize_t n = ::read(in.get(), buffer.data(), buffer.size());
+      if (go_on != nullptr && !go_on()) return absl::CancelledError("given up");
+      const ssize_t n = ::read(in, buffer.data(), buffer.size());
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return Failed("read", from);
       if (n == 0) return out->Sync();

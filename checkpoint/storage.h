@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -43,7 +44,7 @@ class Storage {
     // ends before that or was truncated meanwhile; Unavailable when the disk fails.
     virtual absl::Status ReadAt(uint64_t offset, void* to, size_t bytes) = 0;
   };
-  // Says that a folder is in use, until it is destroyed or the process ends.
+  // Says that a folder or a file is in use, until it is destroyed or the process ends.
   class Hold {
    public:
     virtual ~Hold() = default;
@@ -71,13 +72,16 @@ class Storage {
   virtual absl::StatusOr<std::string> MountPoint(const std::string& path) = 0;
   // Removes a file, or a folder with the files in it. What is not there is fine.
   virtual absl::Status Remove(const std::string& path) = 0;
-  // A second name for a file, which replaces what had it. A copy where the file system has no
-  // links.
-  virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
+  // A second name for a file, which replaces what had it. Where the file system has no links, or
+  // it is another one, a copy: `go_on`, which may be empty, is asked between pieces of 256 KiB;
+  // false ends it with Cancelled. What a copy that fails had written is removed. Blocks for the
+  // disk.
+  virtual absl::Status Link(const std::string& from, const std::string& to,
+                            const std::function<bool()>& go_on) = 0;
   // A symbolic link to `target`, which replaces what had its name.
   virtual absl::Status Point(const std::string& link, const std::string& target) = 0;
-  // Any number of shared holds, or one exclusive. Null: somebody else holds the folder. Does not
-  // block.
+  // Any number of shared holds, or one exclusive. Null: somebody else holds what is at `path`. Does
+  // not block.
   virtual absl::StatusOr<std::unique_ptr<Hold>> TakeHold(const std::string& path,
                                                          bool exclusive) = 0;
 

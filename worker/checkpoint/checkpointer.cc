@@ -373,7 +373,7 @@ void Checkpointer::KeepBest(int64_t step, const std::string& path, const std::st
   const std::string to = BestPath(step);
   absl::Status kept;
   if (path != to) kept = settings_.storage->MakeFolder(settings_.folder);
-  if (kept.ok() && path != to) kept = settings_.storage->Link(path, to);
+  if (kept.ok() && path != to) kept = settings_.storage->Link(path, to, go_on);
   if (kept.ok()) return NoteKept(step, sha256);
   if (MatchBest(step, sha256, go_on) == checkpoint::FileMatch::kSame) return;
   LS_LOG_WARNING << "the weights of step " << step

@@ -263,8 +263,11 @@ absl::StatusOr<bool> BringBest(checkpoint::Storage* storage, const Restored& res
     brought = absl::DataLossError(from + " is not what was written: its sha256 differs");
   }
   const bool kept = brought.ok() && from == checkpointer->BestPath(manifest.best_step);
-  if (brought.ok()) brought = storage->MakeFolder(path.substr(0, path.rfind('/')));
-  if (brought.ok()) brought = storage->Link(from, path);
+  const std::string to = path.substr(0, path.rfind('/'));
+  // Nobody else removes there what a copy left whose writer died.
+  checkpoint::Tidy(storage, to, "", -1).IgnoreError();
+  if (brought.ok()) brought = storage->MakeFolder(to);
+  if (brought.ok()) brought = storage->Link(from, path, go_on);
   checkpoint::FileMatch match = checkpoint::FileMatch::kUnknown;
   if (brought.ok()) {
     match = checkpoint::FileMatch::kSame;

@@ -242,6 +242,8 @@ class CopiesRestore {
     if (looks_ && !restored_.here && source_.storage->MakeFolder(folder).ok()) {
       to = Taken(source_.storage->Create(part));
     }
+    std::unique_ptr<checkpoint::Storage::Hold> hold;
+    if (to != nullptr) hold = Taken(source_.storage->TakeHold(part, /*exclusive=*/false));
     std::vector<char> piece(static_cast<size_t>(std::min(bytes, kPiece)));
     bool good = to != nullptr;
     for (int64_t at = 0; at < bytes; at += kPiece) {
@@ -255,7 +257,15 @@ class CopiesRestore {
       good = good && to->Append(piece.data(), static_cast<size_t>(size)).ok();
       board_->Moved();
     }
-    if (bytes > 0 && good && to->Sync().ok()) source_.storage->Link(part, best).IgnoreError();
+    if (bytes > 0 && good && to->Sync().ok()) {
+      source_.storage
+          ->Link(part, best,
+                 [this] {
+                   board_->Moved();
+                   return true;
+                 })
+          .IgnoreError();
+    }
     if (to != nullptr) source_.storage->Remove(part).IgnoreError();
     return absl::OkStatus();
   }

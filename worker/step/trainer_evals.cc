@@ -101,7 +101,7 @@ absl::Status Trainer::SaveBest(const std::string& path, bool of_run,
   // A link needs no room.
   if (checkpointer_ != nullptr && best_.path.empty() && of_run &&
       checkpointer_->MatchBest(step, best_.sha256, go_on) == checkpoint::FileMatch::kSame &&
-      disk->Link(checkpointer_->BestPath(step), path).ok()) {
+      disk->Link(checkpointer_->BestPath(step), path, go_on).ok()) {
     best_.path = path;
   }
   return best_.path.empty() ? written.status() : absl::OkStatus();

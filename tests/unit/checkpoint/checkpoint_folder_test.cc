@@ -188,7 +188,7 @@ TEST_F(CheckpointFolderTest, KeepsTheNewestAndTheBest) {
 TEST_F(CheckpointFolderTest, ALinkThatIsThereAlreadyLeavesNothingBesideIt) {
   std::ofstream(own_ + "/one") << "weights";
   for (int i = 0; i < 2; ++i) {
-    ASSERT_TRUE(Storage::Disk()->Link(own_ + "/one", own_ + "/two").ok());
+    ASSERT_TRUE(Storage::Disk()->Link(own_ + "/one", own_ + "/two", nullptr).ok());
   }
   EXPECT_THAT(*Storage::Disk()->List(own_), testing::ElementsAre("one", "two"));
 }

@@ -98,9 +98,10 @@ class RecordingStorage : public Storage {
     absl::Status s = Note("remove", path);
     return s.ok() ? Disk()->Remove(path) : s;
   }
-  absl::Status Link(const std::string& from, const std::string& to) override {
+  absl::Status Link(const std::string& from, const std::string& to,
+                    const std::function<bool()>& go_on) override {
     absl::Status s = Note("link", to);
-    return s.ok() ? Disk()->Link(from, to) : s;
+    return s.ok() ? Disk()->Link(from, to, go_on) : s;
   }
   absl::Status Point(const std::string& link, const std::string& target) override {
     absl::Status s = Note("point", link);

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies from one file system to another: this program's own file, whose name is in /proc.
+#include "checkpoint/storage.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/sha256.h"
+#include "common/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/checkpoint/recording_storage.h"
+#include "tests/unit/worker/file_limit.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr const char* kElsewhere = "/proc/self/exe";
+
+class StorageTest : public ::testing::Test {
+ protected:
+  StorageTest() : folder_(absl::StrCat(::testing::TempDir(), "/storage-", ::getpid())) {
+    fs::remove_all(folder_);
+    fs::create_directory(folder_);
+  }
+  ~StorageTest() override { fs::remove_all(folder_); }
+  std::vector<std::string> Names() const { return *disk_->List(folder_); }
+
+  const std::string folder_;
+  Storage* const disk_ = Storage::Disk();
+};
+
+TEST_F(StorageTest, ACopyThatFailsLeavesNothing) {
+  const worker::FileLimit limit(16 << 10);
+  EXPECT_EQ(disk_->Link(kElsewhere, folder_ + "/best", nullptr).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(StorageTest, WhatWhoDiedOverACopyLeftGoes) {
+  std::ofstream(absl::StrCat(folder_, "/", kSavingPrefix, "best-1a2b3c4d")) << "half";
+  const absl::Status tidied = Tidy(disk_, folder_, "me", -1);
+  EXPECT_TRUE(tidied.ok()) << tidied;
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(StorageTest, ACopyAsksBetweenItsPiecesWhetherToGoOn) {
+  const std::string to = folder_ + "/best";
+  int asked = 0;
+  ASSERT_TRUE(disk_->Link(kElsewhere, to, [&] { return ++asked > 0; }).ok());
+  EXPECT_GE(asked, static_cast<int>(fs::file_size(to) / (256 << 10)));
+  EXPECT_EQ(MatchFile(disk_, to, HashFile(disk_, kElsewhere, nullptr)->sha256, nullptr),
+            FileMatch::kSame);
+  ASSERT_GT(asked, 2) << "this program is too small";
+  const std::string given_up = folder_ + "/other";
+  asked = 0;
+  EXPECT_EQ(disk_->Link(kElsewhere, given_up, [&] { return ++asked < 3; }).code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_EQ(asked, 3);
+  EXPECT_THAT(Names(), ElementsAre("best"));
+}
+
+TEST_F(StorageTest, ACopyThatIsBeingMadeIsNotTidiedAway) {
+  int tidied = 0;
+  ASSERT_TRUE(disk_
+                  ->Link(kElsewhere, folder_ + "/best",
+                         [&] {
+                           tidied += Tidy(disk_, folder_, "me", -1).ok() ? 1 : 0;
+                           return true;
+                         })
+                  .ok());
+  EXPECT_GT(tidied, 0);
+  EXPECT_THAT(Names(), ElementsAre("best"));
+}
+
+TEST_F(StorageTest, AFileIsTheOneThatIsWantedOrAnotherOrNotKnown) {
+  const std::string path = folder_ + "/best";
+  EXPECT_EQ(MatchFile(disk_, path, Sha256Hex("weights"), nullptr), FileMatch::kOther);
+  std::ofstream(path) << "weights";
+  EXPECT_EQ(MatchFile(disk_, path, Sha256Hex("weights"), nullptr), FileMatch::kSame);
+  EXPECT_EQ(MatchFile(disk_, path, Sha256Hex("others"), nullptr), FileMatch::kOther);
+  const auto stop = [] { return false; };
+  EXPECT_EQ(MatchFile(disk_, path, Sha256Hex("others"), stop), FileMatch::kUnknown);
+  RecordingStorage failing;
+  failing.BeforeReads([](const std::string& name) { return ErrnoStatus(ESTALE, name); });
+  EXPECT_EQ(MatchFile(&failing, path, Sha256Hex("weights"), nullptr), FileMatch::kUnknown);
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint
