@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/control/disk_wait.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -10,11 +11,19 @@
 #include "common/thread.h"
 
 namespace lockstep::worker {
+namespace {
+
+// Looks that are farther apart are those of a process that stood still in between, and the disk
+// with it: its time says nothing of the disk.
+constexpr absl::Duration kMostBetweenLooks = absl::Seconds(1);
+
+}  // namespace
 
 bool DiskWait::Look(int64_t taken) {
   const absl::Time now = clock_->Now();
-  if (std::exchange(taken_, taken) != taken) taken_at_ = now;
-  if (now - taken_at_ >= kDiskPatience) return false;
+  waited_ += std::min(now - std::exchange(looked_at_, now), kMostBetweenLooks);
+  if (std::exchange(taken_, taken) != taken) waited_ = absl::ZeroDuration();
+  if (waited_ >= kDiskPatience) return false;
   board_->Moved();
   return true;
 }

@@ -24,17 +24,19 @@ class DiskWait {
  public:
   // Both outlive this.
   DiskWait(ProgressBoard* board, Clock* clock)
-      : board_(board), clock_(clock), taken_at_(clock->Now()) {}
+      : board_(board), clock_(clock), looked_at_(clock->Now()) {}
 
   // Called every kDiskLook; `taken` counts what the disk took so far. Returns whether there is
-  // patience left; while there is, the board moves.
+  // patience left; while there is, the board moves. Time in which the process stood still does not
+  // count.
   bool Look(int64_t taken);
 
  private:
   ProgressBoard* const board_;
   Clock* const clock_;
   int64_t taken_ = -1;
-  absl::Time taken_at_;
+  absl::Time looked_at_;
+  absl::Duration waited_;  // since the disk took something
 };
 
 // Does `work`, which reads or writes files, in a thread, and has the board move meanwhile. `work`
