@@ -81,7 +81,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   const bool done = early || committed_step() == compiled_.total_steps;
   outcome.drained = !done && header_.drain;
   outcome.regrouped = !done && !header_.drain;
-  if (done) TellOfMissingBest(record);
+  if (done) LS_RETURN_IF_ERROR(TellOfMissingBest(communicator, record));
   if (checkpointer_ != nullptr && !outcome.regrouped && !DrainsEarly()) {
     LS_RETURN_IF_ERROR(
         checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline()));

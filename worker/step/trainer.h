@@ -228,8 +228,8 @@ class Trainer {
   // All ranks know the best weights by their hash, where one has saved them: whoever publishes the
   // next checkpoint need not have. Collective. Errors: those of the communicator.
   absl::Status AgreeOnBest(Communicator* communicator);
-  // Says so when the run ends without them.
-  void TellOfMissingBest(const RunRecord* record) const;
+  // Says so when the run ends and no rank has them. Collective. Errors: those of the communicator.
+  absl::Status TellOfMissingBest(Communicator* communicator, const RunRecord* record);
 
   const CompiledJob compiled_;
   const JobData* const data_;

@@ -17,6 +17,11 @@
 #include "worker/step/trainer.h"
 
 namespace lockstep::worker {
+namespace {
+
+bool IsThere(const std::string& path) { return !path.empty() && ::access(path.c_str(), F_OK) == 0; }
+
+}  // namespace
 
 bool Trainer::EvalDue(int64_t step) const {
   if (evaluator_ == nullptr || compiled_.eval_every.never()) return false;
@@ -121,12 +126,19 @@ absl::Status Trainer::AgreeOnBest(Communicator* communicator) {
   return absl::OkStatus();
 }
 
-void Trainer::TellOfMissingBest(const RunRecord* record) const {
+absl::Status Trainer::TellOfMissingBest(Communicator* communicator, const RunRecord* record) {
   const int64_t step = executor_->tracking().best_step;
+  if (!compiled_.job.train().has_best() || step == 0) return absl::OkStatus();
+  // Hosts that share no folder have them each where they were when they were written.
   const std::string path = BestFile(record, step);
-  if (step == 0 || path.empty() || ::access(path.c_str(), F_OK) == 0) return;
-  LS_LOG_WARNING << "the best evaluation was that of step " << step
-                 << ", whose weights are not saved: there is no " << path;
+  int32_t there = IsThere(path) || (best_.step == step && IsThere(best_.path)) ? 1 : 0;
+  LS_RETURN_IF_ERROR(communicator->AllReduce(&there, 1, DType::kInt32, ReduceOp::kMax,
+                                             ReduceOrder::kFixed, Deadline()));
+  if (there == 0 && record != nullptr) {
+    LS_LOG_WARNING << "the best evaluation was that of step " << step
+                   << ", whose weights are not saved: there is no " << path;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::BringResumedBest(const std::string& run_dir) {

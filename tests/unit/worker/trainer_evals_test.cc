@@ -413,6 +413,37 @@ TEST_F(TrainerEvalsTest, ACheckpointKnowsTheBestWeightsThatAnotherRankHasWritten
   EXPECT_EQ(NewestManifest().best_sha256, checkpoint::Sha256Hex(best));
 }
 
+// Hosts that share no folder: one joins after the best step, and is rank 0 or is not.
+TEST_F(TrainerEvalsTest, BestWeightsThatAnotherHostHasAreNotMissing) {
+  const Compiled job(LargeBestJob("2 steps", 1e-30));  // step 2 is the best
+  for (const bool first : {false, true}) {
+    const std::string folder = absl::StrCat(folder_, "/", first);
+    Ranks ranks = StartIn(folder + "/a", "run", job);
+    RegroupAfterFirstStep(ranks[0].get());
+    for (const int64_t step : {0, 2}) {
+      for (const auto& outcome : Run(ranks, step)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+    }
+    ASSERT_GT(ranks[0]->trainer->committed_step(), 2);
+    ranks[0]->AfterFirstStep(nullptr);
+    for (const bool lost : {false, true}) {
+      if (lost) std::filesystem::remove_all(folder + "/a");
+      Ranks joined = StartIn(folder + (lost ? "/c" : "/b"), "run", job);
+      Ranks all;
+      if (first) all.push_back(std::move(joined[0]));
+      all.push_back(std::move(ranks[0]));
+      if (!first) all.push_back(std::move(joined[0]));
+      for (const auto& rank : all) rank->source.copies.writers = {0, 1};
+      testing::internal::CaptureStderr();
+      for (const auto& outcome : Run(all, all[first ? 1 : 0]->trainer->committed_step())) {
+        EXPECT_TRUE(outcome.ok()) << outcome.status();
+      }
+      const std::string said = testing::internal::GetCapturedStderr();
+      EXPECT_EQ(absl::StrContains(said, "whose weights are not saved: there is no"), lost) << said;
+      ranks[0] = std::move(all[first ? 1 : 0]);
+    }
+  }
+}
+
 TEST_F(TrainerEvalsTest, AnEarlyStopWithoutAnyNumberSaysSo) {
   JobSpec spec = TrainedJob();
   spec.mutable_train()->mutable_eval()->set_every("1 steps");
