@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/sha256.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -227,8 +228,9 @@ class CopiesRestore {
     return absl::OkStatus();
   }
 
-  // The best weights that the checkpoint knows of come into the folders that lack it, too. Whoever
-  // takes them from there compares their hash, so a failure here says nothing.
+  // The best weights that the checkpoint knows of come into the folders that lack it, too, where
+  // they come whole: what is there already may be just them. Whoever takes them from there compares
+  // their hash, so a failure here says nothing.
   absl::Status ShareBest(int from) {
     if (restored_.manifest.best_sha256.empty()) return absl::OkStatus();
     const std::string folder = restored_.path.substr(0, restored_.path.rfind('/') + 1);
@@ -246,6 +248,7 @@ class CopiesRestore {
     if (to != nullptr) hold = Taken(source_.storage->TakeHold(part, /*exclusive=*/false));
     std::vector<char> piece(static_cast<size_t>(std::min(bytes, kPiece)));
     bool good = to != nullptr;
+    checkpoint::Sha256 hash;
     for (int64_t at = 0; at < bytes; at += kPiece) {
       const int64_t size = std::min(kPiece, bytes - at);
       if (file != nullptr) {
@@ -255,9 +258,10 @@ class CopiesRestore {
       LS_RETURN_IF_ERROR(
           communicator_->Broadcast(piece.data(), size, DType::kUInt8, from, deadline_));
       good = good && to->Append(piece.data(), static_cast<size_t>(size)).ok();
+      if (good) hash.Update(piece.data(), static_cast<size_t>(size));
       board_->Moved();
     }
-    if (bytes > 0 && good && to->Sync().ok()) {
+    if (good && hash.FinishHex() == restored_.manifest.best_sha256 && to->Sync().ok()) {
       source_.storage
           ->Link(part, best,
                  [this] {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/sha256.h"
@@ -166,6 +167,33 @@ TEST_F(FolderCopiesTest, TheBestWeightsComeWithTheState) {
   std::ifstream file(folder_ + "/c" + name);
   EXPECT_TRUE(std::string(std::istreambuf_iterator<char>(file), {}) == weights);
   EXPECT_FALSE(fs::exists(folder_ + "/c/.saving-best"));
+}
+
+// The host that gives them cannot read them all.
+TEST_F(FolderCopiesTest, BestWeightsAreReplacedByRightOnesAlone) {
+  const std::string name = "/" + checkpoint::BestName(1);
+  const std::string weights(10'000'000, 'w');
+  {
+    Job job = Life("ab");
+    job.Look();
+    job.Enter();
+    job.Step();
+    job.decided() = {{}, 1, 1, checkpoint::Sha256Hex(weights)};
+    for (const char* letter : {"/a", "/b"}) std::ofstream(folder_ + letter + name) << weights;
+    job.Complete();
+  }
+  Flip("a/step-0000000001/training.safetensors");
+  Job job = Life("ab");
+  job.Look();
+  bool opened = false;
+  job.ranks()[1].storage->BeforeReads([&](const std::string& path) {
+    const bool best = path.ends_with(name);
+    return best && std::exchange(opened, true) ? ErrnoStatus(EIO, path) : absl::OkStatus();
+  });
+  for (const auto& restored : job.Restore("auto")) ASSERT_TRUE(restored.ok()) << restored.status();
+  std::ifstream file(folder_ + "/a" + name);
+  EXPECT_TRUE(std::string(std::istreambuf_iterator<char>(file), {}) == weights);
+  EXPECT_FALSE(fs::exists(folder_ + "/a/.saving-best"));
 }
 
 TEST_F(FolderCopiesTest, TheNewestOfAllIsTaken) {
