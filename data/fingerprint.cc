@@ -35,43 +35,56 @@ std::string Either(const std::string& path) {
   return there || ::access(other.c_str(), F_OK) != 0 ? path : other;
 }
 
-// Paths that a source names; empty ones and those that are not there are left out later.
+// Paths that a source names, those of the test split alone with `test`; empty ones and those that
+// are not there are left out later.
 struct Paths {
+  bool test = true;
+
   std::vector<std::string> operator()(const SyntheticSource&) const { return {}; }
   std::vector<std::string> operator()(const FashionMnistSource& source) const {
     const std::string folder = source.path.empty() ? kFashionMnistFolder : source.path;
-    std::vector<std::string> paths;
-    for (const char* name : {"train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz",
-                             "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"}) {
-      paths.push_back(Either(absl::StrCat(folder, "/", name)));
-    }
-    return paths;
+    std::vector<std::string> names = {"train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"};
+    if (test) names.insert(names.end(), {"t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"});
+    for (std::string& name : names) name = Either(absl::StrCat(folder, "/", name));
+    return names;
   }
   std::vector<std::string> operator()(const IdxSource& source) const {
-    return {Either(source.train_images), Either(source.train_labels), Either(source.test_images),
-            Either(source.test_labels)};
+    return {Either(source.train_images), Either(source.train_labels),
+            OfTest(Either(source.test_images)), OfTest(Either(source.test_labels))};
   }
   std::vector<std::string> operator()(const TextSource& source) const { return {source.path}; }
   std::vector<std::string> operator()(const TokensSource& source) const {
-    return {source.train, source.test};
+    return {source.train, OfTest(source.test)};
   }
   std::vector<std::string> operator()(const Cifar10Source& source) const {
-    std::vector<std::string> paths = {source.path + "/test_batch.bin"};
+    std::vector<std::string> paths = {OfTest(source.path + "/test_batch.bin")};
     for (int i = 1; i <= 5; ++i)
       paths.push_back(absl::StrCat(source.path, "/data_batch_", i, ".bin"));
     return paths;
   }
   std::vector<std::string> operator()(const NpySource& source) const {
-    return {source.train_inputs, source.train_labels, source.test_inputs, source.test_labels};
+    return {source.train_inputs, source.train_labels, OfTest(source.test_inputs),
+            OfTest(source.test_labels)};
   }
   std::vector<std::string> operator()(const CsvSource& source) const {
-    return {source.train, source.test};
+    return {source.train, OfTest(source.test)};
   }
+
+ private:
+  std::string OfTest(const std::string& path) const { return test ? path : ""; }
 };
+
+// As FingerprintFile, unless the caller gives up.
+
+absl::StatusOr<FileFingerprint> FingerprintNext(const std::string& path, uint64_t whole_bytes,
+                                                const FingerprintOptions& options) {
+  if (options.go_on != nullptr && !options.go_on()) return absl::CancelledError("given up");
+  return FingerprintFile(path, whole_bytes);
+}
 
 // The folder's files in the order of their names, then the folder itself.
 absl::StatusOr<std::vector<FileFingerprint>> FingerprintFolder(const std::string& folder,
-                                                               uint64_t folder_bytes) {
+                                                               const FingerprintOptions& options) {
   std::vector<std::string> paths;
   std::error_code error;
   fs::recursive_directory_iterator it(folder, error);
@@ -85,10 +98,10 @@ absl::StatusOr<std::vector<FileFingerprint>> FingerprintFolder(const std::string
   std::sort(paths.begin(), paths.end());
   std::vector<FileFingerprint> files;
   std::string names;
-  const uint64_t share = folder_bytes / std::max<size_t>(1, paths.size());
+  const uint64_t share = options.folder_bytes / std::max<size_t>(1, paths.size());
   const uint64_t each = std::clamp(share, kLeastBytes, kWholeBytes);
   for (const std::string& path : paths) {
-    LS_ASSIGN_OR_RETURN(FileFingerprint file, FingerprintFile(path, each));
+    LS_ASSIGN_OR_RETURN(FileFingerprint file, FingerprintNext(path, each, options));
     absl::StrAppend(&names, path, "\n");
     files.push_back(std::move(file));
   }
@@ -125,17 +138,17 @@ absl::StatusOr<FileFingerprint> FingerprintFile(const std::string& path, uint64_
 }
 
 absl::StatusOr<std::vector<FileFingerprint>> FingerprintFiles(const Source& source,
-                                                              uint64_t folder_bytes) {
+                                                              const FingerprintOptions& options) {
   std::vector<FileFingerprint> all;
-  for (const std::string& path : std::visit(Paths{}, source)) {
+  for (const std::string& path : std::visit(Paths{options.test}, source)) {
     std::error_code error;
     if (path.empty() || !fs::exists(path, error)) continue;
     if (fs::is_directory(path, error)) {
       LS_ASSIGN_OR_RETURN(const std::vector<FileFingerprint> files,
-                          FingerprintFolder(path, folder_bytes));
+                          FingerprintFolder(path, options));
       all.insert(all.end(), files.begin(), files.end());
     } else {
-      LS_ASSIGN_OR_RETURN(FileFingerprint file, FingerprintFile(path));
+      LS_ASSIGN_OR_RETURN(FileFingerprint file, FingerprintNext(path, kWholeBytes, options));
       all.push_back(std::move(file));
     }
   }

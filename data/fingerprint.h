@@ -6,6 +6,7 @@
 #define LOCKSTEP_DATA_FINGERPRINT_H_
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -30,11 +31,19 @@ inline constexpr uint64_t kWholeBytes = uint64_t{256} << 20;
 absl::StatusOr<FileFingerprint> FingerprintFile(const std::string& path,
                                                 uint64_t whole_bytes = kWholeBytes);
 
-// Of the files of `source` that are there, of both splits; none for made data. A folder with many
-// files counts as one file that holds them all. Of a folder at most `folder_bytes` are read, but
-// 64 KiB of each of its files in any case. Errors: as FingerprintFile.
+// What of a source is looked at.
+struct FingerprintOptions {
+  bool test = true;  // what the training split does not need, too
+  // Of a folder at most so many are read, but 64 KiB of each of its files in any case.
+  uint64_t folder_bytes = std::numeric_limits<uint64_t>::max();
+  // Called before each file; false ends it with Cancelled. May be empty.
+  std::function<bool()> go_on = {};
+};
+
+// Of the files of `source` that are there; none for made data. A folder with many files counts as
+// one file that holds them all. Errors: as FingerprintFile; Cancelled.
 absl::StatusOr<std::vector<FileFingerprint>> FingerprintFiles(
-    const Source& source, uint64_t folder_bytes = std::numeric_limits<uint64_t>::max());
+    const Source& source, const FingerprintOptions& options = {});
 
 }  // namespace lockstep::data
 

@@ -21,6 +21,7 @@
 #include "engine/engine.h"
 #include "worker/checkpoint/checkpoint_identity.h"
 #include "worker/checkpoint/checkpointer.h"
+#include "worker/checkpoint/data_identity.h"
 #include "worker/checkpoint/folder_copies.h"
 #include "worker/checkpoint/model_writer.h"
 #include "worker/checkpoint/restore.h"
@@ -153,7 +154,8 @@ class Worker {
   absl::Status FingerprintData() {
     if (!over_hosts_) return absl::OkStatus();
     LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
-    LS_ASSIGN_OR_RETURN(data_files_, data::FingerprintFiles(source));
+    LS_ASSIGN_OR_RETURN(data_files_,
+                        data::FingerprintFiles(source, {.test = data_.test != nullptr}));
     board_.Moved();
     return absl::OkStatus();
   }
@@ -174,12 +176,13 @@ class Worker {
     settings.every = every.time;
     settings.identity = IdentityOf(job_, bootstrap_.assignment().job_id(), trainer_->plan(),
                                    device_hash_, device_description_);
-    // Whether the data is still what it was.
+    settings.identity.samples = data_.train->size();
     LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
-    LS_ASSIGN_OR_RETURN(const std::vector<data::FileFingerprint> files,
-                        data::FingerprintFiles(source, data::kWholeBytes));
-    board_.Moved();
-    SetData(data_.train->size(), files, &settings.identity);
+    data_identity_ = std::make_unique<DataIdentity>(source, data_.test != nullptr);
+    if (over_hosts_) data_identity_->Know(data_files_);
+    settings.data = [this](const std::function<bool()>& go_on) {
+      return data_identity_->Records([&] { return !alone_ && go_on(); });
+    };
     settings.plan = &trainer_->plan();
     settings.state = trainer_->state();
     settings.publish = [this] { return trainer_->PublishState(); };
@@ -206,9 +209,20 @@ class Worker {
     resume_ = {settings.folder, job_.checkpoint().resume(), settings.identity,
                !job_.train().has_reproducible() || job_.train().reproducible(), settings.run_dir};
     if (resume_.resume.empty()) resume_.resume = "auto";
+    resume_.data = [this] { return LookAtData(); };
     LS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(settings));
     trainer_->SaveWith(checkpointer_.get(), &resume_);
     return absl::OkStatus();
+  }
+
+  // The main thread's, which others wait for.
+  std::vector<checkpoint::DataRecord> LookAtData() {
+    std::vector<checkpoint::DataRecord> records;
+    WorkOnDisk(&board_, clock_, [&](const std::function<bool()>& go_on) {
+      records = data_identity_->Records(go_on);
+      return absl::OkStatus();
+    }).IgnoreError();
+    return records;
   }
 
   // Between generations, also for long: members that have died, and those that stood still and are
@@ -456,7 +470,8 @@ class Worker {
   ControlLink link_;
   std::unique_ptr<Trainer> trainer_;
   ResumeSource resume_;
-  std::unique_ptr<Checkpointer> checkpointer_;  // reads the trainer's state
+  std::unique_ptr<DataIdentity> data_identity_;  // where checkpoints are saved
+  std::unique_ptr<Checkpointer> checkpointer_;   // reads the trainer's state
   std::unique_ptr<Telemetry> telemetry_;
   std::string plan_told_;
   std::string device_hash_;

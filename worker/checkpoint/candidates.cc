@@ -51,7 +51,7 @@ absl::Status Candidates::Find() {
 absl::StatusOr<const FoundCheckpoint*> Candidates::Next() {
   if (next_ == found_.size()) return nullptr;
   const FoundCheckpoint& found = found_[next_++];
-  const std::string difference = DifferenceOf(found.manifest, source_.identity);
+  const std::string difference = DifferenceOf(found.manifest, IdentityFor(found.manifest));
   if (difference.empty()) return &found;
   if (source_.reproducible) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -62,6 +62,12 @@ absl::StatusOr<const FoundCheckpoint*> Candidates::Next() {
   LS_LOG_WARNING << "goes on from a checkpoint of another training (reproducible: false): "
                  << difference;
   return &found;
+}
+
+checkpoint::Manifest Candidates::IdentityFor(const checkpoint::Manifest& found) const {
+  checkpoint::Manifest identity = source_.identity;
+  if (!found.data.empty() && source_.data != nullptr) identity.data = source_.data();
+  return identity;
 }
 
 absl::Status Candidates::Exhausted() const {

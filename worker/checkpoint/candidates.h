@@ -35,6 +35,8 @@ class Candidates {
 
  private:
   absl::Status Add(const std::string& folder, bool own_alone);
+  // The job's, with its data where `found` knows its own.
+  checkpoint::Manifest IdentityFor(const checkpoint::Manifest& found) const;
   // The one that the coordinator knows as the newest may be gone.
   void TellOfMissing() const;
   // Returns whether it is higher than all that the job's coordinator knows of.

@@ -64,18 +64,6 @@ checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
   return manifest;
 }
 
-void SetData(int64_t samples, const std::vector<data::FileFingerprint>& files,
-             checkpoint::Manifest* identity) {
-  identity->samples = samples;
-  identity->data.clear();
-  for (const data::FileFingerprint& file : files) {
-    const checkpoint::DataRecord record{file.path, file.bytes, file.hash};
-    // Both splits may be of one file.
-    const auto& all = identity->data;
-    if (std::find(all.begin(), all.end(), record) == all.end()) identity->data.push_back(record);
-  }
-}
-
 CheckpointMark MarkOf(const checkpoint::Manifest& manifest, const std::string& path) {
   CheckpointMark mark;
   mark.set_generation(manifest.generation);

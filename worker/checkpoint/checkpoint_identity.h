@@ -8,27 +8,20 @@
 #ifndef LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINT_IDENTITY_H_
 #define LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINT_IDENTITY_H_
 
-#include <cstdint>
 #include <string>
-#include <vector>
 
 #include "checkpoint/manifest.h"
-#include "data/fingerprint.h"
 #include "engine/engine.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job.pb.h"
 
 namespace lockstep::worker {
 
-// Returns what this job's checkpoints say of themselves; step, files, evaluations and what
-// SetData sets are not set.
+// Returns what this job's checkpoints say of themselves; step, files, evaluations and what its data
+// is are not set.
 checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
                                 const engine::Plan& plan, const std::string& device_hash,
                                 const std::string& device);
-
-// Sets what the job's data is: `samples` of the training split, and its files.
-void SetData(int64_t samples, const std::vector<data::FileFingerprint>& files,
-             checkpoint::Manifest* identity);
 
 // Where a checkpoint stands among those of its run.
 CheckpointMark MarkOf(const checkpoint::Manifest& manifest, const std::string& path);

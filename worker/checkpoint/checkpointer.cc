@@ -47,6 +47,7 @@ Checkpointer::Checkpointer(const Settings& settings, std::unique_ptr<checkpoint:
       }) {}
 
 Checkpointer::~Checkpointer() {
+  leaving_.store(true);
   if (job_ != nullptr && parts_ > 1) job_->Cancel();
 }
 
@@ -85,6 +86,8 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool sa
   if (first) newest_ = settings_.clock->Now();
   const bool prepares = copies_.count() > 1 ? !prepared : first;
   if (prepares && Publishes()) thread_.Post([this, writer = Writer()] { Prepare(writer); });
+  // Now, since what the first checkpoint finds later may not be what the run began with.
+  if (Publishes() && !std::exchange(data_asked_, true)) thread_.Post([this] { DataOfRun(); });
 }
 
 void Checkpointer::Prepare(const std::string& writer) {
@@ -102,6 +105,16 @@ void Checkpointer::Prepare(const std::string& writer) {
   }
   LS_LOG_WARNING << "checkpoints cannot be saved now: " << ready.message()
                  << "; training goes on: " << SavingAdvice(ready);
+}
+
+std::vector<checkpoint::DataRecord> Checkpointer::DataOfRun() {
+  if (!data_.empty()) return data_;
+  if (settings_.data == nullptr) return {};
+  data_ = settings_.data([this] {
+    data_moves_.fetch_add(1);
+    return !leaving_.load();
+  });
+  return data_;
 }
 
 void Checkpointer::NotePlace() {
@@ -212,6 +225,7 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
   own.manifest.sequence = sequence_.load();
   own.manifest.generation = generation_;
   own.may_publish = settings_.may_publish;
+  own.data = [this] { return DataOfRun(); };
   own.manifest.evaluated_step = decided.evaluated_step;
   own.manifest.best_step = decided.best_step;
   own.manifest.best_sha256 = decided.best_sha256;
@@ -278,7 +292,7 @@ void Checkpointer::WaitForCopy() {
 void Checkpointer::WaitForThread() {
   DiskWait wait(settings_.board, settings_.clock);
   while (!thread_.WaitIdle(kDiskLook)) {
-    if (wait.Look(job_ == nullptr ? 0 : job_->moves())) continue;
+    if (wait.Look((job_ == nullptr ? 0 : job_->moves()) + data_moves_.load())) continue;
     LS_LOG_WARNING << "the disk of " << settings_.folder << " has taken nothing for "
                    << absl::FormatDuration(kDiskPatience) << "; the last checkpoint is given up";
     return;

@@ -82,6 +82,10 @@ class Checkpointer {
     std::function<void(int64_t step, bool first)> on_durable;
     // As in CheckpointJob; in the thread. May be empty.
     MayPublish may_publish;
+    // Returns the records of the job's data as it is now, or none. Called by the thread, of a rank
+    // that makes checkpoints appear alone; blocks for the disk, and calls `go_on` meanwhile: false
+    // ends it. May be empty: not known.
+    std::function<std::vector<checkpoint::DataRecord>(const checkpoint::GoOn& go_on)> data;
   };
   // What has been decided about evaluations at a boundary.
   struct Decided {
@@ -179,6 +183,8 @@ class Checkpointer {
   void Publish(CheckpointJob* job, absl::Time begun);
   // Makes the folder and removes what is left in it of dead writers. In the thread.
   void Prepare(const std::string& writer);
+  // What the job's data is, when this is first asked for. Empty: not known. In the thread.
+  std::vector<checkpoint::DataRecord> DataOfRun();
   // Notes once where the checkpoints of this run are. In the thread.
   void NotePlace();
   // Blocks until the thread has nothing to do, or does not get on.
@@ -207,6 +213,10 @@ class Checkpointer {
   absl::Time newest_;                       // when the newest was begun
   absl::Time told_ = absl::InfinitePast();  // when the newest line was logged; the thread's
   bool noted_ = false;                      // where checkpoints are; the thread's
+  bool data_asked_ = false;                 // the thread was, for DataOfRun
+  std::vector<checkpoint::DataRecord> data_;  // of DataOfRun; the thread's
+  std::atomic<int64_t> data_moves_{0};        // counts what was read of the data
+  std::atomic<bool> leaving_{false};
   std::atomic<int64_t> sequence_{0};        // Manifest::sequence of this run; 0: not known
   std::string mount_point_;                 // of the folder's file system; empty: not known
   std::shared_ptr<CheckpointJob> job_;      // this rank's part of the newest, if it has one

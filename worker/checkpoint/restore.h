@@ -9,6 +9,7 @@
 #ifndef LOCKSTEP_WORKER_CHECKPOINT_RESTORE_H_
 #define LOCKSTEP_WORKER_CHECKPOINT_RESTORE_H_
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,6 +46,9 @@ struct ResumeSource {
   int64_t previous_generation = 0;
   // Where `folder` is not shared by all hosts, who sees the same one.
   FolderCopies copies = {};
+  // Returns the records of the job's data; empty: not known. Asked by the rank that finds a
+  // checkpoint which has some, since it blocks for the disk. May be empty: identity.data.
+  std::function<std::vector<checkpoint::DataRecord>()> data = {};
 };
 
 struct Restored {

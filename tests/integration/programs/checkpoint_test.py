@@ -258,6 +258,21 @@ class Checkpoints(harness.ProgramTest):
             self.assertIn(said, err)
             self.assertNotIn("another plan", err)
 
+    def test_a_file_that_is_never_opened_may_be_anything(self):
+        """Where nothing is evaluated, the test split is no part of the training."""
+        self.write("train.csv", "".join(f"{i % 7},{i * 5 % 11},{i % 3}\n" for i in range(500)))
+        os.mkfifo(self.in_dir("test.csv"))  # which not even root reads as a file
+        text = harness.synthetic_job(steps=STEPS, train_extra="  eval: {every: never}\n", extra=CHECKPOINT)
+        path = self.write("tiny.yaml", re.sub(r"data: .*", "data: {csv: {train: train.csv, test: test.csv}}", text))
+        result, said = self.train_and_tell(path)
+        self.assertEqual(result["steps"], STEPS)
+        self.assertNotIn("test.csv", said)
+        os.remove(self.in_dir("test.csv"))
+        for rows in ("1,2,0\n", "1,2,0\n3,4,1\n"):
+            self.write("test.csv", rows)
+            _, said = self.train_and_tell(path)
+            self.assertIn(f"goes on after step {STEPS} ", said)
+
     def test_a_path_is_taken_and_a_missing_one_is_said(self):
         wanted = self.undisturbed()
         self.kill_run(150)

@@ -77,6 +77,44 @@ TEST_F(FingerprintTest, TheFilesOfASource) {
   EXPECT_TRUE(Of(SyntheticSource{}).empty());
 }
 
+TEST_F(FingerprintTest, WhatTheTrainingSplitDoesNotNeedMayBeLeftOut) {
+  const std::string train = Write("train", "1,2"), test = Write("test", "3,4");
+  const auto paths = [](const Source& source) {
+    const auto files = FingerprintFiles(source, {.test = false});
+    EXPECT_TRUE(files.ok()) << files.status();
+    std::vector<std::string> found;
+    for (const FileFingerprint& file : *files) found.push_back(file.path);
+    return found;
+  };
+  const std::vector<std::string> alone = {train};
+  EXPECT_EQ(paths(CsvSource{train, test}), alone);
+  EXPECT_EQ(paths(TokensSource{.train = train, .test = test}), alone);
+  EXPECT_EQ(paths(IdxSource{train, "", test, test}), alone);
+  NpySource npy;
+  npy.train_inputs = train;
+  npy.test_inputs = npy.test_labels = test;
+  EXPECT_EQ(paths(npy), alone);
+  TextSource text;
+  text.path = train;
+  EXPECT_EQ(paths(text), alone) << "both splits are of it";
+  Cifar10Source cifar;
+  cifar.path = folder_;
+  Write("test_batch.bin", "5");
+  const std::string batch = Write("data_batch_1.bin", "6");
+  EXPECT_EQ(paths(cifar), std::vector<std::string>{batch});
+}
+
+TEST_F(FingerprintTest, EndsBeforeAnyFileWhenItsCallerGivesUp) {
+  TextSource text;
+  text.path = folder_ + "/text";
+  Write("text/a", "one");
+  Write("text/b", "two");
+  int left = 2;
+  const FingerprintOptions options{.go_on = [&] { return --left > 0; }};
+  EXPECT_EQ(FingerprintFiles(text, options).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(left, 0);
+}
+
 TEST_F(FingerprintTest, AFolderIsItsFilesAndTheirNames) {
   TextSource text;
   text.path = folder_ + "/text";
@@ -103,7 +141,7 @@ TEST_F(FingerprintTest, OfAFolderNoMoreIsReadThanIsAskedFor) {
   Write("text/large", large);
   Write("text/small", std::string(1 << 16, 'a'));
   const auto hash = [&](size_t file, uint64_t bytes) {
-    return (*FingerprintFiles(text, bytes))[file].hash;
+    return (*FingerprintFiles(text, {.folder_bytes = bytes}))[file].hash;
   };
   const uint64_t first = hash(0, 1 << 16), whole = hash(0, 4 << 20), small = hash(1, 1 << 16);
   large[5000] = 'b';  // between two pieces

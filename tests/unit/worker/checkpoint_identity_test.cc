@@ -90,14 +90,16 @@ TEST_F(CheckpointIdentityTest, PlanAndDeviceAreLookedAtToo) {
 
 TEST_F(CheckpointIdentityTest, DataThatChangedIsNamedBeforeThePlan) {
   checkpoint::Manifest saved = Of(ExampleJob()), now = saved;
-  const data::FileFingerprint test{"test.csv", 10, 5};
-  SetData(60, {{"train.csv", 100, 7}, {"train.csv", 100, 7}, test}, &saved);
-  EXPECT_EQ(saved.data.size(), 2u);
+  const checkpoint::DataRecord test{"test.csv", 10, 5};
+  saved.samples = 60;
+  saved.data = {{"train.csv", 100, 7}, test};
   EXPECT_EQ(DifferenceOf(saved, now), "") << "not known of every source";
   EXPECT_EQ(DifferenceOf(now, saved), "") << "not known of older versions";
-  SetData(60, {{"train.csv", 100, 8}, test}, &now);
+  now.samples = 60;
+  now.data = {{"train.csv", 100, 8}, test};
   EXPECT_EQ(DifferenceOf(saved, now), "train.data: train.csv is not what it was");
-  SetData(61, {{"train.csv", 103, 7}, test}, &now);
+  now.samples = 61;
+  now.data = {{"train.csv", 103, 7}, test};
   now.plan_hash = now.older_plan_hash = "another";  // the schedule's length is in it
   EXPECT_EQ(DifferenceOf(saved, now),
             "train.data: 60 -> 61 samples; train.data: train.csv is not what it was");

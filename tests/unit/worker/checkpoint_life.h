@@ -140,9 +140,10 @@ class Job {
     std::vector<absl::StatusOr<std::optional<Restored>>> results(ranks_.size(),
                                                                  absl::UnknownError(""));
     Each([&](int r, Rank& rank) {
-      const ResumeSource source{
-          FolderOf(r),          resume, identity_, true, run_dir_, rank.storage.get(), newest_,
-          previous_generation_, copies_};
+      ResumeSource source{
+          FolderOf(r),          resume,  identity_, true, run_dir_, rank.storage.get(), newest_,
+          previous_generation_, copies_, {}};
+      if (find_data_ != nullptr) source.data = [this, r] { return find_data_(r); };
       results[r] = RestoreState(rank.communicator.get(), source,
                                 {plan_.get(), rank.executor.get(), rank.state}, rank.board.get(),
                                 Deadline());
@@ -166,6 +167,10 @@ class Job {
     newest_.emplace().set_generation(generation);
     newest_->set_step(step);
     previous_generation_ = previous_generation;
+  }
+  // Sets what each rank finds of the data, on its checkpoint thread or in Restore.
+  void FindData(std::function<std::vector<checkpoint::DataRecord>(int rank)> find_data) {
+    find_data_ = std::move(find_data);
   }
   // Whether no rank has all of the state.
   void SetInParts(bool in_parts) { in_parts_ = in_parts; }
@@ -215,6 +220,9 @@ class Job {
     settings.may_publish = [this](const checkpoint::Manifest& manifest, const std::string&) {
       return may_publish_ == nullptr ? absl::OkStatus() : may_publish_(manifest);
     };
+    settings.data = [this, number](const checkpoint::GoOn&) {
+      return find_data_ == nullptr ? std::vector<checkpoint::DataRecord>() : find_data_(number);
+    };
     rank->checkpointer = *Checkpointer::Create(settings);
   }
 
@@ -231,6 +239,7 @@ class Job {
   Checkpointer::Decided decided_;
   int64_t generation_ = 0;
   std::function<absl::Status(const checkpoint::Manifest&)> may_publish_;
+  std::function<std::vector<checkpoint::DataRecord>(int rank)> find_data_;
   std::optional<CheckpointMark> newest_;
   int64_t previous_generation_ = 0;
   std::vector<Rank> ranks_;  // last: their threads use the rest

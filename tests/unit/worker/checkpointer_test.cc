@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint/checkpointer.h"
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/sha256.h"
 #include "gmock/gmock.h"
@@ -258,6 +260,35 @@ TEST_F(CheckpointerTest, OlderOnesStayUntilANewOneHasBeenReadBack) {
   next.Step();
   next.Complete();
   EXPECT_EQ(Resumed(2, "auto", job.State()), 3);
+}
+
+// Returns the data records of the newest checkpoint in `folder`.
+std::vector<checkpoint::DataRecord> NewestData(const std::string& folder) {
+  const auto found = checkpoint::FindCheckpoints(checkpoint::Storage::Disk(), folder);
+  return found->checkpoints.empty() ? std::vector<checkpoint::DataRecord>()
+                                    : found->checkpoints[0].manifest.data;
+}
+
+TEST_F(CheckpointerTest, WhoPublishesLooksAtTheDataAsTheRunBegins) {
+  Job job(folder_, 3);
+  std::atomic<int> asked{0}, changed{0};
+  absl::Notification looked;
+  job.FindData([&](int rank) {
+    EXPECT_EQ(rank, 0);
+    EXPECT_EQ(asked.fetch_add(1), 0);
+    const std::vector<checkpoint::DataRecord> found = {{"train.csv", 9, 1u + changed.load()}};
+    looked.Notify();
+    return found;
+  });
+  job.Enter();
+  looked.WaitForNotification();
+  changed = 1;
+  job.Step();
+  job.Complete();
+  EXPECT_EQ(NewestData(folder_), (std::vector<checkpoint::DataRecord>{{"train.csv", 9, 1}}));
+  job.Step();
+  job.Complete();
+  EXPECT_EQ(NewestData(folder_), (std::vector<checkpoint::DataRecord>{{"train.csv", 9, 1}}));
 }
 
 TEST_F(CheckpointerTest, NothingIsWrittenWhereTheFolderIsNotMountedAnyMore) {

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+
+using Records = std::vector<checkpoint::DataRecord>;
 
 class RestoreTest : public CheckpointerTest {};
 
@@ -96,6 +99,37 @@ TEST_F(RestoreTest, AnotherJobsIsRefused) {
   EXPECT_THAT(results[0].status().message(), HasSubstr("another plan"));
   EXPECT_EQ(results[1].status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(other.State(), before);
+}
+
+// Reading it takes long.
+TEST_F(RestoreTest, TheDataIsLookedAtByTheRankThatFindsACheckpointWhichKnowsIts) {
+  for (const bool known : {false, true}) {
+    {
+      Job job(folder_, 1);
+      if (known) {
+        job.FindData([](int) { return Records{{"train.csv", 9, 1}}; });
+      }
+      job.Enter();
+      job.Step();
+      job.Complete();
+    }
+    for (const uint64_t hash : {1, 2}) {
+      int asked = 0;
+      Job next(folder_, 2);
+      next.FindData([&](int rank) {
+        EXPECT_EQ(rank, 0);
+        ++asked;
+        return Records{{"train.csv", 9, hash}};
+      });
+      const auto results = next.Restore("auto");
+      EXPECT_EQ(asked, known ? 1 : 0);
+      EXPECT_EQ(results[0].ok(), !known || hash == 1) << results[0].status();
+      if (!results[0].ok()) {
+        EXPECT_THAT(results[0].status().message(), HasSubstr("train.csv is not what it was"));
+      }
+    }
+    fs::remove_all(folder_);
+  }
 }
 
 // A life of two workers whose rank `rank` gets `error` when it reads a file with `part` in its
