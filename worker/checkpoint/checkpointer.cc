@@ -109,6 +109,17 @@ void Checkpointer::Prepare(const std::string& writer) {
 
 std::vector<checkpoint::DataRecord> Checkpointer::DataOfRun() {
   if (!data_.empty()) return data_;
+  const absl::StatusOr<checkpoint::FolderContents> contents =
+      checkpoint::FindCheckpoints(settings_.storage, settings_.folder);
+  if (contents.ok()) {
+    // Who saved before may have begun with the run; this worker may not, and the files may have
+    // changed since.
+    for (const checkpoint::FoundCheckpoint& found : contents->checkpoints) {
+      if (found.manifest.run != settings_.identity.run || found.manifest.data.empty()) continue;
+      data_ = found.manifest.data;
+      return data_;
+    }
+  }
   if (settings_.data == nullptr) return {};
   data_ = settings_.data([this] {
     data_moves_.fetch_add(1);

@@ -183,7 +183,8 @@ class Checkpointer {
   void Publish(CheckpointJob* job, absl::Time begun);
   // Makes the folder and removes what is left in it of dead writers. In the thread.
   void Prepare(const std::string& writer);
-  // What the job's data is, when this is first asked for. Empty: not known. In the thread.
+  // What the job's data was when this run began: what a checkpoint of the run says, or as it is
+  // when this is first asked for. Empty: not known. In the thread.
   std::vector<checkpoint::DataRecord> DataOfRun();
   // Notes once where the checkpoints of this run are. In the thread.
   void NotePlace();

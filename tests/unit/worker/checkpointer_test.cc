@@ -291,6 +291,29 @@ TEST_F(CheckpointerTest, WhoPublishesLooksAtTheDataAsTheRunBegins) {
   EXPECT_EQ(NewestData(folder_), (std::vector<checkpoint::DataRecord>{{"train.csv", 9, 1}}));
 }
 
+// The files may have changed since.
+TEST_F(CheckpointerTest, ALaterPublisherTakesOverWhatTheRunBeganWith) {
+  const std::vector<checkpoint::DataRecord> before = {{"train.csv", 9, 1}};
+  const std::vector<checkpoint::DataRecord> after = {{"train.csv", 9, 2}};
+  {
+    Job job(folder_, 1);
+    job.FindData([&](int) { return before; });
+    job.Enter();
+    job.Step();
+    job.Complete();
+  }
+  ASSERT_EQ(NewestData(folder_), before);
+  for (const std::string run : {"run", "a later run"}) {
+    Job job(folder_, 1, run);
+    job.FindData([&](int) { return after; });
+    job.Connect();
+    job.Enter();
+    job.Step();
+    job.Complete();
+    EXPECT_EQ(NewestData(folder_), run == "run" ? before : after) << run;
+  }
+}
+
 TEST_F(CheckpointerTest, NothingIsWrittenWhereTheFolderIsNotMountedAnyMore) {
   Job job(folder_, 1);
   job.Enter();
