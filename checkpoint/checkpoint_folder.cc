@@ -40,8 +40,14 @@ std::string In(const std::string& folder, const std::string& name) {
 absl::StatusOr<FoundCheckpoint> ReadOne(Storage* storage, const std::string& path) {
   LS_ASSIGN_OR_RETURN(const std::string text,
                       storage->Read(In(path, kManifestName), kMaxManifestBytes));
-  LS_ASSIGN_OR_RETURN(Manifest manifest, ParseManifest(text));
-  return FoundCheckpoint{path, std::move(manifest)};
+  absl::StatusOr<Manifest> manifest = ParseManifest(text);
+  // (Of damage the folder's contents say where.)
+  if (absl::IsInvalidArgument(manifest.status())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the checkpoint ", path, " is ", manifest.status().message()));
+  }
+  LS_RETURN_IF_ERROR(manifest.status());
+  return FoundCheckpoint{path, *std::move(manifest)};
 }
 
 // Checks whether what is to be the checkpoint is there, as this host sees it: the manifest reads as

@@ -44,8 +44,8 @@ struct FolderContents {
   absl::Status unread;  // why others could not be looked at, which says nothing of them; the first
 };
 // Returns whether an error of reading a checkpoint says that it is damaged: bytes that are not what
-// was written, a file that is not there. Any other one (permission, memory, a disk that fails) says
-// nothing of what the checkpoint holds.
+// was written, a file that is not there. Any other one (permission, memory, a disk that fails, what
+// a newer version of lockstep wrote) says nothing of what the checkpoint holds.
 bool IsDamage(const absl::Status& status);
 
 // The checkpoints in `folder` (none when it is not there), or `folder` itself when it is one.

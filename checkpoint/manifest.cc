@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "checkpoint/sha256.h"
@@ -24,6 +25,14 @@ constexpr size_t kMaxFiles = 100'000;
 
 absl::Status Damaged(const std::string& what) {
   return absl::DataLossError(absl::StrCat("manifest: ", what));
+}
+
+// What was sealed is what was written, so what is not known in it is no damage.
+absl::Status Newer(const std::string& what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("written by a newer version of lockstep, with ", what,
+                   ", which this one does not know; go on with that version, or take another "
+                   "checkpoint.dir"));
 }
 
 // One text for one value: keys sorted, ASCII, no blanks.
@@ -60,7 +69,7 @@ absl::StatusOr<json> ParseJson(std::string_view text) {
   return value;
 }
 
-// Takes the members of an object one by one; what is left over is an error.
+// Takes the members of an object one by one; what is left over is a newer version's.
 class Members {
  public:
   explicit Members(const json& object) : object_(object) {}
@@ -99,10 +108,15 @@ class Members {
     Wrong(name, "a list");
     return nullptr;
   }
-  // Errors: DataLoss for the first thing that was wrong.
+  // Errors: InvalidArgument for a key that was not taken; else DataLoss for the first thing that
+  // was wrong.
   absl::Status Done() const {
+    constexpr size_t kShown = 60;
+    for (const auto& member : object_.items()) {
+      if (taken_.count(member.key()) > 0) continue;
+      return Newer(absl::StrCat("'", absl::CHexEscape(member.key().substr(0, kShown)), "'"));
+    }
     if (!error_.empty()) return Damaged(error_);
-    if (taken_ != object_.size()) return Damaged("a key that is not known");
     return absl::OkStatus();
   }
 
@@ -110,7 +124,7 @@ class Members {
   const json* Take(const char* name) {
     const auto found = object_.find(name);
     if (found != object_.end()) {
-      ++taken_;
+      taken_.insert(name);
       return &*found;
     }
     if (error_.empty()) error_ = absl::StrCat("'", name, "' is missing");
@@ -121,7 +135,7 @@ class Members {
   }
 
   const json& object_;
-  size_t taken_ = 0;
+  std::set<std::string> taken_;
   std::string error_;
 };
 
@@ -225,31 +239,33 @@ std::string FormatManifest(const Manifest& manifest) {
   json eval = nullptr;
   if (!manifest.eval.empty()) eval = json::parse(manifest.eval, nullptr, false);
   LS_CHECK(eval.is_null() || eval.is_object()) << "the manifest's evaluation is no JSON object";
-  return Sealed(json::object({{"schema", kSchema},
-                              {"step", manifest.step},
-                              {"sequence", manifest.sequence},
-                              {"generation", manifest.generation},
-                              {"run", manifest.run},
-                              {"plan_hash", manifest.plan_hash},
-                              {"device_hash", manifest.device_hash},
-                              {"device", manifest.device},
-                              {"threads", manifest.threads},
-                              {"train", train},
-                              {"samples", manifest.samples},
-                              {"data", DataOf(manifest.data)},
-                              {"eval", eval},
-                              {"evaluated_step", manifest.evaluated_step},
-                              {"best_step", manifest.best_step},
-                              {"best_sha256", manifest.best_sha256},
-                              {"files", FilesOf(manifest.files)}}));
+  json body = json::object({{"schema", kSchema},
+                            {"step", manifest.step},
+                            {"sequence", manifest.sequence},
+                            {"generation", manifest.generation},
+                            {"run", manifest.run},
+                            {"plan_hash", manifest.plan_hash},
+                            {"device_hash", manifest.device_hash},
+                            {"device", manifest.device},
+                            {"threads", manifest.threads},
+                            {"train", train},
+                            {"eval", eval},
+                            {"evaluated_step", manifest.evaluated_step},
+                            {"best_step", manifest.best_step},
+                            {"best_sha256", manifest.best_sha256},
+                            {"files", FilesOf(manifest.files)}});
+  // Versions that do not know these read what does not have them.
+  if (manifest.samples > 0) body["samples"] = manifest.samples;
+  if (!manifest.data.empty()) body["data"] = DataOf(manifest.data);
+  return Sealed(body);
 }
 
 absl::StatusOr<Manifest> ParseManifest(std::string_view text) {
   LS_ASSIGN_OR_RETURN(const json body, Unsealed(text));
   Members members(body);
-  if (members.Number("schema") != kSchema) {
-    return Damaged("another schema than 1; a newer version of lockstep wrote it");
-  }
+  const int64_t schema = members.Number("schema");
+  if (schema > kSchema) return Newer(absl::StrCat("schema ", schema));
+  if (schema != kSchema) return Damaged(absl::StrCat("a schema that is not ", kSchema));
   Manifest manifest;
   manifest.step = members.Number("step");
   manifest.sequence = members.Number("sequence");

@@ -56,7 +56,7 @@ struct Manifest {
   int32_t threads = 1;  // of each worker; for people
   std::string train;    // the job's `train` section: a JSON object
   int64_t samples = 0;  // of the training split; 0: not known, an older version wrote it
-  // Those of the data that are known; none of an older version.
+  // Those of the data that are known; none of an older version. As the run began.
   std::vector<DataRecord> data;
   std::string eval;  // the newest evaluation: a JSON object, or empty
   int64_t evaluated_step = 0;
@@ -74,7 +74,8 @@ struct Manifest {
 std::string FormatManifest(const Manifest& manifest);
 
 // Reads it strictly: types, ranges, names that stay in the folder, its own hash. Errors: DataLoss,
-// saying what is wrong.
+// saying what is wrong; InvalidArgument when it is whole and a newer version of lockstep wrote it,
+// naming what this one does not know.
 absl::StatusOr<Manifest> ParseManifest(std::string_view text);
 
 // Returns what one worker wrote, for the one that writes the manifest; the same strictness.

@@ -19,6 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/checkpoint/recording_storage.h"
+#include "tests/unit/checkpoint/resealed_manifest.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -301,6 +302,20 @@ TEST_F(CheckpointFolderTest, PermissionsAreNoDamage) {
   EXPECT_TRUE(as_nobody(
       [&] { return absl::IsFailedPrecondition(FindCheckpoints(&storage_, folder_).status()); }));
   ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);
+}
+
+TEST_F(CheckpointFolderTest, WhatANewerVersionWroteIsNotJudgedAndStays) {
+  ASSERT_TRUE(Save(100, 1, /*best=*/50).ok());
+  Touch(BestName(50));
+  MakeNewer(folder_ + "/step-0000000100/manifest.json");
+  ASSERT_TRUE(Save(200, 2, /*best=*/150).ok());
+  const auto found = FindCheckpoints(&storage_, folder_);
+  EXPECT_THAT(found->damaged, IsEmpty());
+  EXPECT_TRUE(absl::IsInvalidArgument(found->unread)) << found->unread;
+  EXPECT_THAT(found->unread.message(), HasSubstr(folder_ + "/step-0000000100"));
+  EXPECT_THAT(Steps(), ElementsAre(200));
+  ASSERT_TRUE(Prune(&storage_, folder_, 1).ok());
+  EXPECT_THAT(Names(), ElementsAre(BestName(50), "step-0000000100", "step-0000000200"));
 }
 
 TEST_F(CheckpointFolderTest, WhatReadsBackDifferentlyIsNotSaved) {

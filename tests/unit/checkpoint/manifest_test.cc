@@ -7,11 +7,13 @@
 #include "checkpoint/sha256.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/checkpoint/resealed_manifest.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Manifest Example() {
   Manifest manifest;
@@ -59,15 +61,54 @@ TEST(Manifest, ComesBack) {
 
 // What versions before these fields wrote.
 TEST(Manifest, WithoutAGenerationOrData) {
-  nlohmann::json whole = nlohmann::json::parse(FormatManifest(Example()));
-  for (const char* later : {"generation", "samples", "data"}) whole["checkpoint"].erase(later);
-  whole["sha256"] = Sha256Hex(whole["checkpoint"].dump(-1, ' ', true));
-  const auto got = ParseManifest(whole.dump());
+  const auto got = ParseManifest(Resealed(FormatManifest(Example()), [](nlohmann::json& body) {
+    for (const char* later : {"generation", "samples", "data"}) body.erase(later);
+  }));
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_EQ(got->generation, 0);
   EXPECT_EQ(got->samples, 0);
   EXPECT_TRUE(got->data.empty());
   EXPECT_EQ(got->sequence, 7);
+}
+
+// So that versions before these fields read it.
+TEST(Manifest, WhatIsNotKnownOfTheDataIsNotWritten) {
+  Manifest manifest = Example();
+  manifest.samples = 0;
+  manifest.data.clear();
+  const std::string text = FormatManifest(manifest);
+  EXPECT_THAT(text, Not(HasSubstr("samples")));
+  EXPECT_THAT(text, Not(HasSubstr("\"data\"")));
+  const auto got = ParseManifest(text);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(got->samples, 0);
+  EXPECT_TRUE(got->data.empty());
+}
+
+TEST(Manifest, OfANewerVersionIsNotDamaged) {
+  const auto code = [](auto change) {
+    return ParseManifest(Resealed(FormatManifest(Example()), change)).status();
+  };
+  const absl::Status key = code([](nlohmann::json& body) { body["key_of_the_future"] = 1; });
+  EXPECT_EQ(key.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(key.message(), HasSubstr("newer version of lockstep"));
+  EXPECT_THAT(key.message(), HasSubstr("'key_of_the_future'"));
+  const absl::Status schema = code([](nlohmann::json& body) {
+    body["schema"] = 2;
+    body.erase("plan_hash");
+    body["data"] = "elsewhere";
+  });
+  EXPECT_EQ(schema.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(schema.message(), HasSubstr("schema 2"));
+  for (const char* list : {"files", "data"}) {
+    const absl::Status inner = code([&](nlohmann::json& body) { body[list][1]["owner"] = "me"; });
+    EXPECT_EQ(inner.code(), absl::StatusCode::kInvalidArgument) << list;
+    EXPECT_THAT(inner.message(), HasSubstr("'owner'"));
+  }
+  // No version has a key less, or a schema before the first.
+  EXPECT_TRUE(absl::IsDataLoss(code([](nlohmann::json& body) { body.erase("plan_hash"); })));
+  EXPECT_TRUE(absl::IsDataLoss(code([](nlohmann::json& body) { body["schema"] = 0; })));
+  EXPECT_TRUE(absl::IsDataLoss(code([](nlohmann::json& body) { body["schema"] = "2"; })));
 }
 
 TEST(Manifest, WithoutAnEvaluation) {

@@ -11,6 +11,7 @@
 #include "common/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/checkpoint/resealed_manifest.h"
 #include "tests/unit/worker/checkpoint_life.h"
 
 namespace lockstep::worker {
@@ -99,6 +100,30 @@ TEST_F(RestoreTest, AnotherJobsIsRefused) {
   EXPECT_THAT(results[0].status().message(), HasSubstr("another plan"));
   EXPECT_EQ(results[1].status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(other.State(), before);
+}
+
+// Nobody begins anew over what may be whole.
+TEST_F(RestoreTest, WhatANewerVersionWroteEndsTheJob) {
+  {
+    Job job(folder_, 1);
+    job.Enter();
+    for (int i = 0; i < 2; ++i) {
+      job.Step();
+      job.Complete();
+    }
+  }
+  const std::string newest = folder_ + "/step-0000000002";
+  checkpoint::MakeNewer(newest + "/manifest.json");
+  for (const std::string& resume : {std::string("auto"), newest}) {
+    Job job(folder_, 2);
+    const std::string before = job.State();
+    const auto results = job.Restore(resume);
+    EXPECT_EQ(results[0].status().code(), absl::StatusCode::kInvalidArgument) << resume;
+    EXPECT_THAT(results[0].status().message(), HasSubstr(newest));
+    EXPECT_THAT(results[0].status().message(), HasSubstr("'key_of_the_future'"));
+    EXPECT_EQ(results[1].status().code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(job.State(), before);
+  }
 }
 
 // Reading it takes long.
