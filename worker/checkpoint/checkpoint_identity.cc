@@ -2,6 +2,7 @@
 #include "worker/checkpoint/checkpoint_identity.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -117,7 +118,13 @@ std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Ma
   if (differences.empty()) AddDataDifferences(saved, job, &differences);
   if (differences.empty() && saved.plan_hash != job.plan_hash &&
       saved.plan_hash != job.older_plan_hash) {
-    differences.push_back("this build of lockstep compiles another plan for the same job");
+    std::string other = "this build of lockstep compiles another plan for the same job";
+    if (now.recompute() == "auto") {
+      absl::StrAppend(&other,
+                      ", or recompute: auto chose another level for an older build (then it ",
+                      "goes on with as many workers and as much resources.memory as before)");
+    }
+    differences.push_back(std::move(other));
   }
   if (differences.empty() && saved.device_hash != job.device_hash) {
     differences.push_back(

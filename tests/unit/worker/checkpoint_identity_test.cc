@@ -14,6 +14,7 @@ namespace lockstep::worker {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 JobSpec ExampleJob() {
   JobSpec job;
@@ -86,6 +87,20 @@ TEST_F(CheckpointIdentityTest, PlanAndDeviceAreLookedAtToo) {
   now = saved;
   now.train = R"({"field_of_the_future":1})";
   EXPECT_THAT(DifferenceOf(now, saved), HasSubstr("does not know"));
+}
+
+// Older versions wrote the hash of the level that their memory gave.
+TEST_F(CheckpointIdentityTest, AnotherPlanOfRecomputeAutoMayBeAnotherLevel) {
+  JobSpec job = ExampleJob();
+  job.mutable_train()->set_recompute("auto");
+  const checkpoint::Manifest now = Of(job);
+  checkpoint::Manifest saved = now;
+  saved.plan_hash = "another";
+  EXPECT_THAT(DifferenceOf(saved, now), HasSubstr("or recompute: auto chose another level"));
+  EXPECT_THAT(DifferenceOf(saved, now), HasSubstr("resources.memory"));
+  saved = Of(ExampleJob());
+  saved.plan_hash = "another";
+  EXPECT_THAT(DifferenceOf(saved, Of(ExampleJob())), Not(HasSubstr("recompute")));
 }
 
 TEST_F(CheckpointIdentityTest, DataThatChangedIsNamedBeforeThePlan) {
