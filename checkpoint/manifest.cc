@@ -93,6 +93,7 @@ class Members {
   // 0 when it is not there: older versions did not write it.
   int64_t LaterNumber(const char* name) { return object_.contains(name) ? Number(name) : 0; }
   // Empty when it is not there.
+  std::string LaterText(const char* name) { return object_.contains(name) ? Text(name) : ""; }
   const json* LaterList(const char* name) { return object_.contains(name) ? List(name) : nullptr; }
   // The text of an object; empty for null.
   std::string Object(const char* name) {
@@ -182,12 +183,18 @@ absl::StatusOr<std::vector<FileRecord>> ReadFiles(const json& list) {
   return files;
 }
 
+// 16 digits.
+std::string HexOf(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad16)); }
+
+bool ReadHex(const std::string& text, uint64_t* value) {
+  return text.size() == 16 && absl::SimpleHexAtoi(text, value);
+}
+
 json DataOf(const std::vector<DataRecord>& data) {
   json list = json::array();
   for (const DataRecord& file : data) {
-    list.push_back(json::object({{"path", file.path},
-                                 {"bytes", file.bytes},
-                                 {"hash", absl::StrCat(absl::Hex(file.hash, absl::kZeroPad16))}}));
+    list.push_back(
+        json::object({{"path", file.path}, {"bytes", file.bytes}, {"hash", HexOf(file.hash)}}));
   }
   return list;
 }
@@ -203,9 +210,7 @@ absl::StatusOr<std::vector<DataRecord>> ReadData(const json& list) {
     file.bytes = static_cast<uint64_t>(members.Number("bytes"));
     const std::string hash = members.Text("hash");
     LS_RETURN_IF_ERROR(members.Done());
-    if (hash.size() != 16 || !absl::SimpleHexAtoi(hash, &file.hash)) {
-      return Damaged("a data file's hash that is none");
-    }
+    if (!ReadHex(hash, &file.hash)) return Damaged("a data file's hash that is none");
     data.push_back(std::move(file));
   }
   return data;
@@ -257,6 +262,7 @@ std::string FormatManifest(const Manifest& manifest) {
   // Versions that do not know these read what does not have them.
   if (manifest.samples > 0) body["samples"] = manifest.samples;
   if (!manifest.data.empty()) body["data"] = DataOf(manifest.data);
+  if (manifest.data_stamp > 0) body["data_stamp"] = HexOf(manifest.data_stamp);
   return Sealed(body);
 }
 
@@ -278,6 +284,7 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text) {
   manifest.train = members.Object("train");
   manifest.samples = members.LaterNumber("samples");
   const json* data = members.LaterList("data");
+  const std::string stamp = members.LaterText("data_stamp");
   manifest.eval = members.Object("eval");
   manifest.evaluated_step = members.Number("evaluated_step");
   manifest.best_step = members.Number("best_step");
@@ -287,6 +294,9 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text) {
   if (manifest.train.empty()) return Damaged("'train' is null");
   if (!manifest.best_sha256.empty() && !IsHash(manifest.best_sha256)) {
     return Damaged("a sha256 that is none");
+  }
+  if (!stamp.empty() && !ReadHex(stamp, &manifest.data_stamp)) {
+    return Damaged("a stamp of the data that is none");
   }
   if (data != nullptr) {
     LS_ASSIGN_OR_RETURN(manifest.data, ReadData(*data));

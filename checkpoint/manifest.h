@@ -58,6 +58,8 @@ struct Manifest {
   int64_t samples = 0;  // of the training split; 0: not known, an older version wrote it
   // Those of the data that are known; none of an older version. As the run began.
   std::vector<DataRecord> data;
+  // data::StampFiles of these, on the host that found them; 0: not known.
+  uint64_t data_stamp = 0;
   std::string eval;  // the newest evaluation: a JSON object, or empty
   int64_t evaluated_step = 0;
   // The step of the best evaluation so far, whose weights lie beside the checkpoint; 0: none.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/fingerprint.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,9 +83,8 @@ absl::StatusOr<FileFingerprint> FingerprintNext(const std::string& path, uint64_
   return FingerprintFile(path, whole_bytes);
 }
 
-// The folder's files in the order of their names, then the folder itself.
-absl::StatusOr<std::vector<FileFingerprint>> FingerprintFolder(const std::string& folder,
-                                                               const FingerprintOptions& options) {
+// The folder's files in the order of their names.
+absl::StatusOr<std::vector<std::string>> FilesIn(const std::string& folder) {
   std::vector<std::string> paths;
   std::error_code error;
   fs::recursive_directory_iterator it(folder, error);
@@ -96,6 +96,22 @@ absl::StatusOr<std::vector<FileFingerprint>> FingerprintFolder(const std::string
         absl::StrCat("the folder ", folder, " cannot be read: ", error.message()));
   }
   std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// What the file system says of the file.
+std::string StampOf(const std::string& path) {
+  struct stat found {};
+  if (::stat(path.c_str(), &found) != 0) return absl::StrCat(path, " not there\n");
+  return absl::StrCat(path, " ", found.st_ino, " ", found.st_size, " ", found.st_mtim.tv_sec, ".",
+                      found.st_mtim.tv_nsec, " ", found.st_ctim.tv_sec, ".", found.st_ctim.tv_nsec,
+                      "\n");
+}
+
+// The folder's files in the order of their names, then the folder itself.
+absl::StatusOr<std::vector<FileFingerprint>> FingerprintFolder(const std::string& folder,
+                                                               const FingerprintOptions& options) {
+  LS_ASSIGN_OR_RETURN(const std::vector<std::string> paths, FilesIn(folder));
   std::vector<FileFingerprint> files;
   std::string names;
   const uint64_t share = options.folder_bytes / std::max<size_t>(1, paths.size());
@@ -153,6 +169,22 @@ absl::StatusOr<std::vector<FileFingerprint>> FingerprintFiles(const Source& sour
     }
   }
   return all;
+}
+
+uint64_t StampFiles(const Source& source, bool test) {
+  std::string stamps;
+  for (const std::string& path : std::visit(Paths{test}, source)) {
+    std::error_code error;
+    if (path.empty()) continue;
+    if (!fs::is_directory(path, error)) {
+      absl::StrAppend(&stamps, StampOf(path));
+      continue;
+    }
+    const absl::StatusOr<std::vector<std::string>> files = FilesIn(path);
+    if (!files.ok()) continue;  // who opens it says so
+    for (const std::string& file : *files) absl::StrAppend(&stamps, StampOf(file));
+  }
+  return HashBytes(stamps.data(), stamps.size());
 }
 
 }  // namespace lockstep::data

@@ -45,6 +45,11 @@ struct FingerprintOptions {
 absl::StatusOr<std::vector<FileFingerprint>> FingerprintFiles(
     const Source& source, const FingerprintOptions& options = {});
 
+// Returns a number that is another one when a file of `source` (with `test` those that the training
+// split does not need, too) was replaced or written to since, and also when it was only touched: by
+// what the file system says of it. Equal only on one host. Reads no file.
+uint64_t StampFiles(const Source& source, bool test);
+
 }  // namespace lockstep::data
 
 #endif  // LOCKSTEP_DATA_FINGERPRINT_H_

@@ -25,6 +25,7 @@
 #include "worker/checkpoint/folder_copies.h"
 #include "worker/checkpoint/model_writer.h"
 #include "worker/checkpoint/restore.h"
+#include "worker/checkpoint/run_data.h"
 #include "worker/control/control_link.h"
 #include "worker/control/disk_wait.h"
 #include "worker/control/farewell_watch.h"
@@ -152,10 +153,12 @@ class Worker {
 
   // Finds what tells the coordinator whether this host has the data that the others have.
   absl::Status FingerprintData() {
-    if (!over_hosts_) return absl::OkStatus();
+    const bool evaluates = data_.test != nullptr;
     LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
-    LS_ASSIGN_OR_RETURN(data_files_,
-                        data::FingerprintFiles(source, {.test = data_.test != nullptr}));
+    if (SavesCheckpoints()) data_identity_ = std::make_unique<DataIdentity>(source, evaluates);
+    if (!over_hosts_) return absl::OkStatus();
+    LS_ASSIGN_OR_RETURN(data_files_, data::FingerprintFiles(source, {.test = evaluates}));
+    if (data_identity_ != nullptr) data_identity_->Know(data_files_);
     board_.Moved();
     return absl::OkStatus();
   }
@@ -177,11 +180,9 @@ class Worker {
     settings.identity = IdentityOf(job_, bootstrap_.assignment().job_id(), trainer_->plan(),
                                    device_hash_, device_description_);
     settings.identity.samples = data_.train->size();
-    LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
-    data_identity_ = std::make_unique<DataIdentity>(source, data_.test != nullptr);
-    if (over_hosts_) data_identity_->Know(data_files_);
+    settings.identity.data_stamp = data_identity_->stamp();
     settings.data = [this](const std::function<bool()>& go_on) {
-      return data_identity_->Records([&] { return !alone_ && go_on(); });
+      return data_identity_->RecordsAsMade([&] { return !alone_ && go_on(); });
     };
     settings.plan = &trainer_->plan();
     settings.state = trainer_->state();
@@ -209,20 +210,22 @@ class Worker {
     resume_ = {settings.folder, job_.checkpoint().resume(), settings.identity,
                !job_.train().has_reproducible() || job_.train().reproducible(), settings.run_dir};
     if (resume_.resume.empty()) resume_.resume = "auto";
-    resume_.data = [this] { return LookAtData(); };
+    resume_.data = [this] {  // on the main thread, while other ranks wait for it
+      std::vector<checkpoint::DataRecord> records;
+      const auto look = [&](const std::function<bool()>& go_on) {
+        records = data_identity_->Records(go_on);
+        return absl::OkStatus();
+      };
+      WorkOnDisk(&board_, clock_, look).IgnoreError();
+      return records;
+    };
+    // Whoever takes a dead worker's place has opened the files anew.
+    LS_RETURN_IF_ERROR(WorkOnDisk(&board_, clock_, [this](const std::function<bool()>& go_on) {
+      return CheckRunData(resume_, data_identity_.get(), go_on);
+    }));
     LS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(settings));
     trainer_->SaveWith(checkpointer_.get(), &resume_);
     return absl::OkStatus();
-  }
-
-  // The main thread's, which others wait for.
-  std::vector<checkpoint::DataRecord> LookAtData() {
-    std::vector<checkpoint::DataRecord> records;
-    WorkOnDisk(&board_, clock_, [&](const std::function<bool()>& go_on) {
-      records = data_identity_->Records(go_on);
-      return absl::OkStatus();
-    }).IgnoreError();
-    return records;
   }
 
   // Between generations, also for long: members that have died, and those that stood still and are

@@ -97,6 +97,12 @@ void AddDataDifferences(const checkpoint::Manifest& saved, const checkpoint::Man
 
 }  // namespace
 
+std::string DataDifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job) {
+  std::vector<std::string> differences;
+  AddDataDifferences(saved, job, &differences);
+  return absl::StrJoin(differences, "; ");
+}
+
 std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job) {
   Train before, now;
   if (!ReadTrain(saved.train, &before) || !ReadTrain(job.train, &now)) {

@@ -30,6 +30,9 @@ CheckpointMark MarkOf(const checkpoint::Manifest& manifest, const std::string& p
 // as "train.optimizer.sgd.lr: 0.1 -> 0.05"; empty: nothing does.
 std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job);
 
+// Returns what of the data alone differs, where both know it.
+std::string DataDifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job);
+
 }  // namespace lockstep::worker
 
 #endif  // LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINT_IDENTITY_H_

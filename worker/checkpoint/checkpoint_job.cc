@@ -180,7 +180,7 @@ absl::StatusOr<checkpoint::FoundCheckpoint> CheckpointJob::TryToPublish() {
   checkpoint::FoundCheckpoint made{
       absl::StrCat(settings_.folder, "/", checkpoint::CheckpointName(step())), settings_.manifest};
   LS_ASSIGN_OR_RETURN(made.manifest.files, Collect());
-  if (settings_.data != nullptr) made.manifest.data = settings_.data();
+  if (settings_.set_data != nullptr) settings_.set_data(&made.manifest);
   if (settings_.may_publish != nullptr) {
     LS_RETURN_IF_ERROR(settings_.may_publish(made.manifest, made.path));
   }

@@ -42,8 +42,8 @@ class CheckpointJob {
     int part = 0;
     // But for the data and the files; the sequence is 0 while it is not known.
     checkpoint::Manifest manifest;
-    // Returns what the data was when the run began. May be empty: not known.
-    std::function<std::vector<checkpoint::DataRecord>()> data;
+    // Sets what the data was when the run began. May be empty: not known.
+    std::function<void(checkpoint::Manifest*)> set_data;
     // Compares what is kept as the manifest's best weights with them. May be empty: none are.
     std::function<checkpoint::FileMatch(const std::function<bool()>& go_on)> match_best;
     int keep = 1;

@@ -15,6 +15,7 @@
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/message_json.h"
+#include "worker/checkpoint/run_data.h"
 #include "worker/control/disk_wait.h"
 #include "worker/text/bytes_text.h"
 
@@ -87,7 +88,7 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool sa
   const bool prepares = copies_.count() > 1 ? !prepared : first;
   if (prepares && Publishes()) thread_.Post([this, writer = Writer()] { Prepare(writer); });
   // Now, since what the first checkpoint finds later may not be what the run began with.
-  if (Publishes() && !std::exchange(data_asked_, true)) thread_.Post([this] { DataOfRun(); });
+  if (Publishes() && !std::exchange(data_asked_, true)) thread_.Post([this] { FindDataOfRun(); });
 }
 
 void Checkpointer::Prepare(const std::string& writer) {
@@ -107,25 +108,29 @@ void Checkpointer::Prepare(const std::string& writer) {
                  << "; training goes on: " << SavingAdvice(ready);
 }
 
-std::vector<checkpoint::DataRecord> Checkpointer::DataOfRun() {
-  if (!data_.empty()) return data_;
+void Checkpointer::FindDataOfRun() {
+  if (std::exchange(data_found_, true)) return;
   const absl::StatusOr<checkpoint::FolderContents> contents =
       checkpoint::FindCheckpoints(settings_.storage, settings_.folder);
-  if (contents.ok()) {
-    // Who saved before may have begun with the run; this worker may not, and the files may have
-    // changed since.
-    for (const checkpoint::FoundCheckpoint& found : contents->checkpoints) {
-      if (found.manifest.run != settings_.identity.run || found.manifest.data.empty()) continue;
-      data_ = found.manifest.data;
-      return data_;
-    }
+  const checkpoint::FoundCheckpoint* const found =
+      contents.ok() ? FindRunData(*contents, settings_.identity.run) : nullptr;
+  if (found != nullptr) {
+    // Who saved before may have begun with the run; this worker may not.
+    data_ = found->manifest.data;
+    data_stamp_ = found->manifest.data_stamp;
+  } else if (settings_.data != nullptr) {
+    data_ = settings_.data([this] {
+      data_moves_.fetch_add(1);
+      return !leaving_.load();
+    });
+    if (!data_.empty()) data_stamp_ = settings_.identity.data_stamp;
   }
-  if (settings_.data == nullptr) return {};
-  data_ = settings_.data([this] {
-    data_moves_.fetch_add(1);
-    return !leaving_.load();
-  });
-  return data_;
+}
+
+void Checkpointer::SetDataOfRun(checkpoint::Manifest* manifest) {
+  FindDataOfRun();
+  manifest->data = data_;
+  manifest->data_stamp = data_stamp_;
 }
 
 void Checkpointer::NotePlace() {
@@ -236,7 +241,7 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
   own.manifest.sequence = sequence_.load();
   own.manifest.generation = generation_;
   own.may_publish = settings_.may_publish;
-  own.data = [this] { return DataOfRun(); };
+  own.set_data = [this](checkpoint::Manifest* manifest) { SetDataOfRun(manifest); };
   own.manifest.evaluated_step = decided.evaluated_step;
   own.manifest.best_step = decided.best_step;
   own.manifest.best_sha256 = decided.best_sha256;

@@ -82,9 +82,9 @@ class Checkpointer {
     std::function<void(int64_t step, bool first)> on_durable;
     // As in CheckpointJob; in the thread. May be empty.
     MayPublish may_publish;
-    // Returns the records of the job's data as it is now, or none. Called by the thread, of a rank
-    // that makes checkpoints appear alone; blocks for the disk, and calls `go_on` meanwhile: false
-    // ends it. May be empty: not known.
+    // Returns the records of the job's data as it was when this worker opened it, or none: not
+    // known. Called by the thread, of a rank that makes checkpoints appear alone; blocks for the
+    // disk, and calls `go_on` meanwhile: false ends it. May be empty. Its stamp is the identity's.
     std::function<std::vector<checkpoint::DataRecord>(const checkpoint::GoOn& go_on)> data;
   };
   // What has been decided about evaluations at a boundary.
@@ -183,9 +183,10 @@ class Checkpointer {
   void Publish(CheckpointJob* job, absl::Time begun);
   // Makes the folder and removes what is left in it of dead writers. In the thread.
   void Prepare(const std::string& writer);
-  // What the job's data was when this run began: what a checkpoint of the run says, or as it is
-  // when this is first asked for. Empty: not known. In the thread.
-  std::vector<checkpoint::DataRecord> DataOfRun();
+  // Finds out once what the job's data was when this run began: what a checkpoint of the run says,
+  // or what this worker opened. In the thread.
+  void FindDataOfRun();
+  void SetDataOfRun(checkpoint::Manifest* manifest);
   // Notes once where the checkpoints of this run are. In the thread.
   void NotePlace();
   // Blocks until the thread has nothing to do, or does not get on.
@@ -214,15 +215,17 @@ class Checkpointer {
   absl::Time newest_;                       // when the newest was begun
   absl::Time told_ = absl::InfinitePast();  // when the newest line was logged; the thread's
   bool noted_ = false;                      // where checkpoints are; the thread's
-  bool data_asked_ = false;                 // the thread was, for DataOfRun
-  std::vector<checkpoint::DataRecord> data_;  // of DataOfRun; the thread's
+  bool data_asked_ = false;                 // the thread was, for FindDataOfRun
+  bool data_found_ = false;                 // it has been called; the thread's
+  std::vector<checkpoint::DataRecord> data_;  // what it found; the thread's
+  uint64_t data_stamp_ = 0;                   // likewise
   std::atomic<int64_t> data_moves_{0};        // counts what was read of the data
   std::atomic<bool> leaving_{false};
-  std::atomic<int64_t> sequence_{0};        // Manifest::sequence of this run; 0: not known
-  std::string mount_point_;                 // of the folder's file system; empty: not known
-  std::shared_ptr<CheckpointJob> job_;      // this rank's part of the newest, if it has one
-  bool copying_ = false;                    // that job's copy may still be made
-  int64_t restored_step_ = -1;              // that the state was taken from
+  std::atomic<int64_t> sequence_{0};    // Manifest::sequence of this run; 0: not known
+  std::string mount_point_;             // of the folder's file system; empty: not known
+  std::shared_ptr<CheckpointJob> job_;  // this rank's part of the newest, if it has one
+  bool copying_ = false;                // that job's copy may still be made
+  int64_t restored_step_ = -1;          // that the state was taken from
   absl::Mutex best_mu_;
   // The best weights that are known to be in the folder: their step, their sha256.
   std::pair<int64_t, std::string> kept_best_ ABSL_GUARDED_BY(best_mu_);

@@ -23,7 +23,9 @@ std::vector<checkpoint::DataRecord> DataRecordsOf(const std::vector<data::FileFi
 }
 
 DataIdentity::DataIdentity(data::Source source, bool evaluates)
-    : source_(std::move(source)), evaluates_(evaluates) {}
+    : source_(std::move(source)),
+      evaluates_(evaluates),
+      stamp_(data::StampFiles(source_, evaluates)) {}
 
 void DataIdentity::Know(const std::vector<data::FileFingerprint>& files) {
   for (const data::FileFingerprint& file : files) {
@@ -48,6 +50,14 @@ std::vector<checkpoint::DataRecord> DataIdentity::Records(const checkpoint::GoOn
                    << files.status().message();
   }
   return *records_;
+}
+
+std::vector<checkpoint::DataRecord> DataIdentity::RecordsAsMade(const checkpoint::GoOn& go_on) {
+  std::vector<checkpoint::DataRecord> records = Records(go_on);
+  if (records.empty() || data::StampFiles(source_, evaluates_) == stamp_) return records;
+  LS_LOG_WARNING << "files of the data were written to since this worker opened them; checkpoints "
+                 << "are not told from those of other data";
+  return {};
 }
 
 }  // namespace lockstep::worker

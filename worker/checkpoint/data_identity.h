@@ -7,6 +7,7 @@
 #ifndef LOCKSTEP_WORKER_CHECKPOINT_DATA_IDENTITY_H_
 #define LOCKSTEP_WORKER_CHECKPOINT_DATA_IDENTITY_H_
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -25,8 +26,11 @@ std::vector<checkpoint::DataRecord> DataRecordsOf(const std::vector<data::FileFi
 class DataIdentity {
  public:
   // `evaluates`: whether the job reads the test split. Else it may be anything, and is not looked
-  // at.
+  // at. Asks the file system about each file, so that a later change of one is seen.
   DataIdentity(data::Source source, bool evaluates);
+
+  // data::StampFiles when this was made.
+  uint64_t stamp() const { return stamp_; }
 
   // Takes what data::FingerprintFiles found of these files without a bound for folders, unless they
   // are a folder: of one less is read here.
@@ -36,10 +40,13 @@ class DataIdentity {
   // they are not known, since a file cannot be read (that is said once) or `go_on` ended it (the
   // next call looks again). `go_on` is called before each file. Blocks for the disk.
   std::vector<checkpoint::DataRecord> Records(const checkpoint::GoOn& go_on);
+  // As Records, but empty when a file may have changed since this was made, which is said.
+  std::vector<checkpoint::DataRecord> RecordsAsMade(const checkpoint::GoOn& go_on);
 
  private:
   const data::Source source_;
   const bool evaluates_;
+  const uint64_t stamp_;
   absl::Mutex mu_;
   std::optional<std::vector<checkpoint::DataRecord>> records_ ABSL_GUARDED_BY(mu_);
 };

@@ -258,6 +258,37 @@ class Checkpoints(harness.ProgramTest):
             self.assertIn(said, err)
             self.assertNotIn("another plan", err)
 
+    def test_data_that_is_replaced_while_a_run_goes_on_is_not_trained_on(self):
+        """The survivors read the file that they opened; who takes a dead one's place opens another."""
+        rows = "".join(f"{i % 7},{i * 5 % 11},{i % 3}\n" for i in range(500))
+        self.write("train.csv", rows)
+        text = re.sub(r"data: .*", "data: {csv: {train: train.csv, test: train.csv}}", job(extra=CHECKPOINT))
+        path = self.write("tiny.yaml", text)
+        wanted = self.outcome(self.train_and_tell(path)[0])
+        for same in (True, False):
+            shutil.rmtree(self.in_dir("runs"))
+            self.write("train.csv", rows)
+            self.pace()
+            child = self.start("launcher", "-o", "json", path, env=self.environment(**harness.PACED))
+            wait_until(lambda: os.path.exists(self.in_dir(SAVED, "last")), 30, "a checkpoint")
+            self.write("other.csv", rows if same else rows.replace("3,", "4,", 1))
+            os.rename(self.in_dir("other.csv"), self.in_dir("train.csv"))
+            before = {process.pid: process for process in self.processes("worker")}
+            before[sorted(before)[1]].kill()
+            if same:
+                wait_until(lambda: len(now := {p.pid for p in self.processes("worker")}) == 4 and now != before.keys(),
+                           30, "its replacement")
+                self.unpace()
+                code, out, err = self.finish(child, 60)
+                self.assertEqual(code, 0, err)
+                self.assertEqual(self.outcome(json.loads(out.strip().splitlines()[-1])), wanted)
+            else:  # the others keep their state and wait until somebody puts the file back
+                refused = "train.data: train.csv is not what it was when this run began"
+                self.assertTrue(any(refused in line for line in child.stderr))
+                child.kill()
+                child.communicate()
+        self.assert_nothing_left()
+
     def test_a_file_that_is_never_opened_may_be_anything(self):
         """Where nothing is evaluated, the test split is no part of the training."""
         self.write("train.csv", "".join(f"{i % 7},{i * 5 % 11},{i % 3}\n" for i in range(500)))

@@ -28,6 +28,7 @@ Manifest Example() {
   manifest.train = R"({"seed":"3","optimizer":{"sgd":{"lr":0.05}}})";
   manifest.samples = 60000;
   manifest.data = {{"train.csv", 12, 0xfedcba9876543210}, {"t\u00e4st", 3, 1}};
+  manifest.data_stamp = 0x0123456789abcdef;
   manifest.eval = R"({"loss":0.1,"step":"480"})";
   manifest.evaluated_step = 480;
   manifest.best_step = 440;
@@ -53,6 +54,7 @@ TEST(Manifest, ComesBack) {
   EXPECT_THAT(got->eval, HasSubstr("\"step\":\"480\""));
   EXPECT_EQ(got->samples, 60000);
   EXPECT_EQ(got->data, wanted.data);
+  EXPECT_EQ(got->data_stamp, wanted.data_stamp);
   EXPECT_EQ(got->evaluated_step, 480);
   EXPECT_EQ(got->best_step, 440);
   EXPECT_EQ(got->best_sha256, wanted.best_sha256);
@@ -62,12 +64,13 @@ TEST(Manifest, ComesBack) {
 // What versions before these fields wrote.
 TEST(Manifest, WithoutAGenerationOrData) {
   const auto got = ParseManifest(Resealed(FormatManifest(Example()), [](nlohmann::json& body) {
-    for (const char* later : {"generation", "samples", "data"}) body.erase(later);
+    for (const char* later : {"generation", "samples", "data", "data_stamp"}) body.erase(later);
   }));
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_EQ(got->generation, 0);
   EXPECT_EQ(got->samples, 0);
   EXPECT_TRUE(got->data.empty());
+  EXPECT_EQ(got->data_stamp, 0u);
   EXPECT_EQ(got->sequence, 7);
 }
 
@@ -76,9 +79,10 @@ TEST(Manifest, WhatIsNotKnownOfTheDataIsNotWritten) {
   Manifest manifest = Example();
   manifest.samples = 0;
   manifest.data.clear();
+  manifest.data_stamp = 0;
   const std::string text = FormatManifest(manifest);
   EXPECT_THAT(text, Not(HasSubstr("samples")));
-  EXPECT_THAT(text, Not(HasSubstr("\"data\"")));
+  EXPECT_THAT(text, Not(HasSubstr("\"data")));
   const auto got = ParseManifest(text);
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_EQ(got->samples, 0);

@@ -104,6 +104,22 @@ TEST_F(FingerprintTest, WhatTheTrainingSplitDoesNotNeedMayBeLeftOut) {
   EXPECT_EQ(paths(cifar), std::vector<std::string>{batch});
 }
 
+TEST_F(FingerprintTest, AStampChangesWithWhatWasReplacedOrWritten) {
+  CsvSource csv{Write("train", "1,2"), Write("test", "3,4")};
+  const uint64_t first = StampFiles(csv, /*test=*/true), train = StampFiles(csv, /*test=*/false);
+  EXPECT_EQ(StampFiles(csv, true), first);
+  fs::rename(Write("other", "5,6"), csv.test);
+  EXPECT_NE(StampFiles(csv, true), first) << "as long";
+  EXPECT_EQ(StampFiles(csv, false), train);
+  TextSource text;
+  text.path = folder_ + "/text";
+  Write("text/a", "one");
+  const uint64_t folder = StampFiles(text, false);
+  EXPECT_EQ(StampFiles(text, true), folder);
+  Write("text/b", "two");
+  EXPECT_NE(StampFiles(text, true), folder);
+}
+
 TEST_F(FingerprintTest, EndsBeforeAnyFileWhenItsCallerGivesUp) {
   TextSource text;
   text.path = folder_ + "/text";

@@ -102,5 +102,16 @@ TEST_F(DataIdentityTest, WhatIsKnownOfAFolderIsNotTaken) {
   EXPECT_NE(records[0].hash, 77u);
 }
 
+// Before it was first asked.
+TEST_F(DataIdentityTest, WhatWasWrittenToSinceIsNotWhatWasOpened) {
+  const std::string train = Write("train.csv", "1,2");
+  const auto always = [] { return true; };
+  DataIdentity identity(data::CsvSource{train, ""}, /*evaluates=*/true);
+  EXPECT_EQ(identity.RecordsAsMade(always).size(), 1u);
+  fs::rename(Write("other", "3,4"), train);
+  EXPECT_TRUE(identity.RecordsAsMade(always).empty());
+  EXPECT_EQ(DataIdentity(data::CsvSource{train, ""}, true).RecordsAsMade(always).size(), 1u);
+}
+
 }  // namespace
 }  // namespace lockstep::worker

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/run_data.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/checkpoint_life.h"
+
+namespace lockstep::worker {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class RunDataTest : public CheckpointerTest {
+ protected:
+  RunDataTest() {
+    fs::create_directory(folder_);
+    Write("train.csv", "1,2");
+    DataIdentity identity = Open();
+    Job job(folder_, 1);
+    job.FindData([&](int) { return identity.RecordsAsMade([] { return true; }); });
+    job.Enter();
+    job.Step();
+    job.Complete();
+    // Of the host, which a life of this fixture knows nothing of.
+    const std::string path = folder_ + "/step-0000000001";
+    auto found = checkpoint::FindCheckpoints(checkpoint::Storage::Disk(), path);
+    checkpoint::Manifest& manifest = found->checkpoints[0].manifest;
+    manifest.data_stamp = identity.stamp();
+    std::ofstream(path + "/manifest.json") << checkpoint::FormatManifest(manifest);
+  }
+  void Write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ + "/" + name) << text;
+  }
+  // A worker starts.
+  DataIdentity Open() const { return {data::CsvSource{folder_ + "/train.csv", ""}, false}; }
+  // Returns what it says, and counts the files that it reads.
+  absl::Status Check(const std::string& run = "run", bool reproducible = true) {
+    ResumeSource source;
+    source.folder = folder_;
+    source.identity.run = run;
+    source.reproducible = reproducible;
+    DataIdentity identity = Open();
+    return CheckRunData(source, &identity, [this] {
+      ++read_;
+      return true;
+    });
+  }
+  int read_ = 0;
+};
+
+TEST_F(RunDataTest, WhatIsAsItWasIsNotRead) {
+  EXPECT_TRUE(Check().ok());
+  EXPECT_EQ(read_, 0);
+}
+
+TEST_F(RunDataTest, WhatWasReplacedIsRefused) {
+  Write("other", "1,3");
+  fs::rename(folder_ + "/other", folder_ + "/train.csv");
+  const absl::Status refused = Check();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.message(), HasSubstr("train.csv is not what it was when this run began"));
+  EXPECT_TRUE(Check("run", /*reproducible=*/false).ok());
+  EXPECT_TRUE(Check("another run").ok());
+}
+
+// No false alarm.
+TEST_F(RunDataTest, WhatHoldsTheSameMayBeAnotherFile) {
+  Write("other", "1,2");
+  fs::rename(folder_ + "/other", folder_ + "/train.csv");
+  EXPECT_TRUE(Check().ok());
+  EXPECT_EQ(read_, 1);
+}
+
+}  // namespace
+}  // namespace lockstep::worker

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/run_data.h"
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "worker/checkpoint/checkpoint_identity.h"
+
+namespace lockstep::worker {
+
+const checkpoint::FoundCheckpoint* FindRunData(const checkpoint::FolderContents& contents,
+                                               const std::string& run) {
+  for (const checkpoint::FoundCheckpoint& found : contents.checkpoints) {
+    if (found.manifest.run == run && !found.manifest.data.empty()) return &found;
+  }
+  return nullptr;
+}
+
+absl::Status CheckRunData(const ResumeSource& source, DataIdentity* data,
+                          const checkpoint::GoOn& go_on) {
+  const absl::StatusOr<checkpoint::FolderContents> contents =
+      checkpoint::FindCheckpoints(source.storage, source.folder);
+  if (!contents.ok()) return absl::OkStatus();  // who resumes or saves there says so
+  const checkpoint::FoundCheckpoint* const found = FindRunData(*contents, source.identity.run);
+  if (found == nullptr || found->manifest.data_stamp == data->stamp()) return absl::OkStatus();
+  checkpoint::Manifest now = source.identity;
+  now.data = data->Records(go_on);
+  const std::string difference = DataDifferenceOf(found->manifest, now);
+  if (difference.empty()) return absl::OkStatus();
+  const std::string why =
+      absl::StrCat(difference, " when this run began, as the checkpoint ", found->path, " says");
+  if (source.reproducible) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        why, ", and a worker that starts now would train on other samples than the others: put ",
+        "back what it was"));
+  }
+  LS_LOG_WARNING << why << "; workers train on other samples than each other (reproducible: false)";
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::worker

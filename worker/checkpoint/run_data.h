@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run's data was when it began, as its checkpoints say: the workers that are there since
+// then read what the files held, and one that takes a dead worker's place opens them anew.
+//
+// Thread-safety: pure functions of the files.
+#ifndef LOCKSTEP_WORKER_CHECKPOINT_RUN_DATA_H_
+#define LOCKSTEP_WORKER_CHECKPOINT_RUN_DATA_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "worker/checkpoint/data_identity.h"
+#include "worker/checkpoint/restore.h"
+
+namespace lockstep::worker {
+
+// The newest checkpoint of `run` that says what the data was; null: there is none.
+const checkpoint::FoundCheckpoint* FindRunData(const checkpoint::FolderContents& contents,
+                                               const std::string& run);
+
+// Checks whether `data` is what the run of `source` began with, as far as its checkpoints in the
+// job's own folder say. Reads the files only where they may have changed. Blocks for the disk.
+// Errors: FailedPrecondition, naming what differs; where the job is not reproducible that is a
+// warning.
+absl::Status CheckRunData(const ResumeSource& source, DataIdentity* data,
+                          const checkpoint::GoOn& go_on);
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_CHECKPOINT_RUN_DATA_H_
