@@ -141,6 +141,10 @@ struct HeldFile {
   UniqueFd fd;
 };
 
+// Holds a file that is written, alone: over SMB a shared lock forbids writing. Returns whether
+// nobody else holds it; where there are no locks nobody does.
+bool Lock(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+
 absl::StatusOr<HeldFile> MakeHeldFile(const std::string& to) {
   const std::string name = absl::StrCat(kSavingPrefix, to.substr(to.rfind('/') + 1), "-");
   for (int i = 0; i < kTries; ++i) {
@@ -151,7 +155,7 @@ absl::StatusOr<HeldFile> MakeHeldFile(const std::string& to) {
     if (!made.fd.valid()) return Failed("create", made.path);
     struct stat info;
     // Where there are no locks nobody removes it.
-    const bool taken = ::flock(made.fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    const bool taken = !Lock(made.fd.get());
     if (!taken && ::fstat(made.fd.get(), &info) == 0 && info.st_nlink > 0) return made;
     ::unlink(made.path.c_str());  // somebody tidied before it was held
   }
@@ -168,6 +172,7 @@ class DiskStorage : public Storage {
   absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override {
     UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (!fd.valid()) return Failed("create", path);
+    Lock(fd.get());  // whoever tidies the folder leaves it alone
     return std::make_unique<DiskFile>(path, std::move(fd));
   }
 
@@ -288,7 +293,10 @@ class DiskStorage : public Storage {
   }
 
   absl::StatusOr<std::unique_ptr<Hold>> TakeHold(const std::string& path, bool exclusive) override {
-    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    // Over NFS who locks alone has to have it open for writing; no folder can be.
+    UniqueFd fd;
+    if (exclusive) fd.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+    if (!fd.valid()) fd.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!fd.valid()) return Failed("open", path);
     if (::flock(fd.get(), (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0) {
       return std::make_unique<DiskHold>(std::move(fd));

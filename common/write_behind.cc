@@ -10,9 +10,9 @@ namespace {
 
 int SyncRange(int fd, int64_t begin, int64_t end, unsigned flags) {
   if (begin == end || ::sync_file_range(fd, begin, end - begin, flags) == 0) return 0;
-  // Where there is no such call, the flush at the end does it all.
-  const bool lacks = errno == ENOSYS || errno == EINVAL || errno == ESPIPE || errno == EOPNOTSUPP;
-  return lacks ? 0 : errno;
+  // Where there is no such call, or it is not allowed, the flush at the end does it all.
+  const bool lost = errno == EIO || errno == ENOSPC || errno == EDQUOT || errno == ESTALE;
+  return lost ? errno : 0;
 }
 
 }  // namespace

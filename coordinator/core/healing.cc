@@ -500,7 +500,9 @@ void NameLostRanks(Context& context, Job& job) {
     const std::vector<const Worker*> failed = FormerOf(job, fault);
     if (failed.empty()) continue;
     const Worker& first = Named(job, failed);
-    if (!first.dead() && StandsBetween(job, first)) Name(context, job, failed, fault);
+    // Those after it wait for it, so that the first one is told first.
+    if (first.dead() || !StandsBetween(job, first)) break;
+    Name(context, job, failed, fault);
   }
   ForgetNamed(job);
 }

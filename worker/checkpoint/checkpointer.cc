@@ -85,6 +85,7 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool sa
   if (copies_.run_number > 0) sequence_.store(copies_.run_number);
   const bool first = !std::exchange(entered_, true);
   if (first) newest_ = settings_.clock->Now();
+  if (first) began_ = step == 0 || saved;
   const bool prepares = copies_.count() > 1 ? !prepared : first;
   if (prepares && Publishes()) thread_.Post([this, writer = Writer()] { Prepare(writer); });
   // Now, since what the first checkpoint finds later may not be what the run began with.
@@ -118,7 +119,7 @@ void Checkpointer::FindDataOfRun() {
     // Who saved before may have begun with the run; this worker may not.
     data_ = found->manifest.data;
     data_stamp_ = found->manifest.data_stamp;
-  } else if (settings_.data != nullptr) {
+  } else if (began_ && settings_.data != nullptr) {
     data_ = settings_.data([this] {
       data_moves_.fetch_add(1);
       return !leaving_.load();

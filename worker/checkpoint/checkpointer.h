@@ -215,6 +215,7 @@ class Checkpointer {
   absl::Time newest_;                       // when the newest was begun
   absl::Time told_ = absl::InfinitePast();  // when the newest line was logged; the thread's
   bool noted_ = false;                      // where checkpoints are; the thread's
+  bool began_ = false;                      // it is here since the run began, or went on
   bool data_asked_ = false;                 // the thread was, for FindDataOfRun
   bool data_found_ = false;                 // it has been called; the thread's
   std::vector<checkpoint::DataRecord> data_;  // what it found; the thread's

@@ -244,8 +244,6 @@ class CopiesRestore {
     if (looks_ && !restored_.here && source_.storage->MakeFolder(folder).ok()) {
       to = Taken(source_.storage->Create(part));
     }
-    std::unique_ptr<checkpoint::Storage::Hold> hold;
-    if (to != nullptr) hold = Taken(source_.storage->TakeHold(part, /*exclusive=*/false));
     std::vector<char> piece(static_cast<size_t>(std::min(bytes, kPiece)));
     bool good = to != nullptr;
     checkpoint::Sha256 hash;
