@@ -26,7 +26,26 @@ std::vector<const Job*> Meant(const State& state, const std::string& id) {
   return all;
 }
 
-absl::Status TakeReferences(const State& state,
+// The job that is to come before: one of the user's own first, as wherever users name jobs.
+absl::StatusOr<std::string> FindBefore(const State& state, const std::string& reference,
+                                       const std::string& user) {
+  if (!user.empty()) {
+    absl::StatusOr<std::string> own = FindJobId(state, reference, user);
+    if (!absl::IsNotFound(own.status())) return own;
+  }
+  return FindJobId(state, reference);
+}
+
+// Says that the job has not succeeded; why, to those who may see all about it.
+absl::Status HasNotSucceeded(const Job& job, const Requester& who) {
+  std::string text = absl::StrCat("job ", job.id, ", which has to succeed before, has not");
+  const absl::Status may =
+      CheckOwner("Coordinator/DescribeJob", who, job.request.user(), "the job");
+  if (may.ok()) absl::StrAppend(&text, ": ", job.reason);
+  return absl::FailedPreconditionError(text);
+}
+
+absl::Status TakeReferences(const State& state, const SubmitJobRequest& request,
                             const google::protobuf::RepeatedPtrField<std::string>& references,
                             bool must_succeed, std::vector<std::string>* ids) {
   if (references.size() > kMostReferences) {
@@ -34,14 +53,13 @@ absl::Status TakeReferences(const State& state,
         absl::StrCat("a job waits for ", kMostReferences, " others at most"));
   }
   for (const std::string& reference : references) {
-    const absl::StatusOr<std::string> id = FindJobId(state, reference);
+    const absl::StatusOr<std::string> id = FindBefore(state, reference, request.user());
     if (!id.ok()) return id.status();
     for (const Job* job : Meant(state, *id)) {
       if (!job->final()) {
         ids->push_back(job->id);
       } else if (must_succeed && job->state != SUCCEEDED) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("job ", job->id, ", which has to succeed before, has not: ", job->reason));
+        return HasNotSucceeded(*job, request.by());
       }
     }
   }
@@ -57,8 +75,9 @@ absl::Status TakeQueueRequest(const State& state, Job& job) {
     return absl::InvalidArgumentError("an array's numbers are not negative");
   }
   job.held = request.hold();
-  absl::Status status = TakeReferences(state, request.after(), true, &job.after);
-  if (status.ok()) status = TakeReferences(state, request.after_any(), false, &job.after_any);
+  absl::Status status = TakeReferences(state, request, request.after(), true, &job.after);
+  if (status.ok())
+    status = TakeReferences(state, request, request.after_any(), false, &job.after_any);
   if (!status.ok()) return status;
   if (!request.has_array()) return absl::OkStatus();
   if (array.id().empty()) {

@@ -20,6 +20,7 @@
 namespace lockstep::coordinator {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -36,7 +37,12 @@ class AccessTest : public ::testing::Test {
 
   Effects Do(const Event& event) { return Step(state_, event, now_ += absl::Seconds(1)); }
   absl::Status Submit(const std::string& id, const std::string& user, const Requester& by) {
+    return SubmitAfter(id, user, by, "");
+  }
+  absl::Status SubmitAfter(const std::string& id, const std::string& user, const Requester& by,
+                           const std::string& before) {
     SubmitJobRequest request;
+    if (!before.empty()) request.add_after(before);
     request.mutable_spec()->set_name("mlp");
     request.mutable_spec()->mutable_resources()->set_nodes(1);
     request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
@@ -349,6 +355,30 @@ TEST_F(AccessTest, AForgedGenerationIsNotBelieved) {
     EXPECT_FALSE(job.slots[0].worker->ready.has_value());
     EXPECT_EQ(job.generation.message.generation(), 0);
   }
+}
+
+// Two users have a job of the same name, and one waits for it.
+TEST_F(AccessTest, AJobThatComesBeforeIsOnesOwnFirst) {
+  ASSERT_TRUE(Submit("a1", "ann", ann_).ok());
+  ASSERT_TRUE(Submit("b1", "bob", bob_).ok());
+  ASSERT_TRUE(SubmitAfter("a2", "ann", ann_, "mlp").ok());
+  EXPECT_THAT(state_.jobs.at("a2").after, ElementsAre("a1"));
+  // Another's is found by its id, as all see it in lists.
+  ASSERT_TRUE(SubmitAfter("a3", "ann", ann_, "b1").ok());
+  EXPECT_THAT(state_.jobs.at("a3").after, ElementsAre("b1"));
+}
+
+TEST_F(AccessTest, WhyAnothersJobHasNotSucceededIsNotSaid) {
+  ASSERT_TRUE(Submit("b1", "bob", bob_).ok());
+  ASSERT_TRUE(Do(CancelRequested{.job_id = "b1", .by = bob_}).reply.ok());
+  ASSERT_TRUE(state_.jobs.at("b1").final());
+  state_.jobs.at("b1").reason = "cannot open /home/bob/secret.npy";
+  const std::string hidden(SubmitAfter("a1", "ann", ann_, "b1").message());
+  EXPECT_EQ(hidden, "job b1, which has to succeed before, has not");
+  EXPECT_THAT(std::string(SubmitAfter("b2", "bob", bob_, "b1").message()),
+              HasSubstr("has not: cannot open /home/bob/secret.npy"));
+  EXPECT_THAT(std::string(SubmitAfter("o1", "olga", olga_, "b1").message()),
+              HasSubstr("has not: cannot open /home/bob/secret.npy"));
 }
 
 TEST_F(AccessTest, RevokingEndsTheSessionsOfANode) {
