@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/agent_words.h"
 #include "coordinator/core/handover.h"
 #include "coordinator/core/journal.h"
 #include "coordinator/core/nodes.h"
@@ -99,10 +100,10 @@ void NoteContact(Context& context, Node& node) {
 
 // Notes what the agent's checks found. What it finds when it joins has cost nobody anything.
 void NoteHealth(Context& context, Node& node, const NodeHealth& health, bool joins = false) {
-  if (node.problem == health.problem()) return;
-  const bool was_well = std::exchange(node.problem, health.problem()).empty();
+  const std::string before = std::exchange(node.problem, ClippedProblem(health.problem()));
+  if (node.problem == before) return;
   context.schedule = true;
-  if (was_well && !joins) NoteNodeFailure(context, node.id, node.problem, "");
+  if (before.empty() && !joins) NoteNodeFailure(context, node.id, node.problem, "");
 }
 
 std::string WhyNotServed(const AgentHello& hello, int own) {
@@ -134,8 +135,8 @@ void OnHello(Context& context, const AgentSaid& event) {
   if (!event.token_id.empty() && !context.state.tokens.contains(event.token_id)) {
     return Reject(context, session, Rejected::REVOKED, "its token was revoked");
   }
-  if (hello.node_id().empty()) {
-    return Reject(context, session, Rejected::MALFORMED, "the agent has no node_id");
+  if (const std::string why = WhyMalformed(hello); !why.empty()) {
+    return Reject(context, session, Rejected::MALFORMED, why);
   }
   Node& node = context.state.nodes[hello.node_id()];
   if (IsOfAnother(context, node, event)) {
