@@ -10,6 +10,7 @@
 #include "coordinator/core/accounting.h"
 #include "coordinator/core/command.h"
 #include "coordinator/core/context.h"
+#include "coordinator/core/failures.h"
 #include "coordinator/core/natural_order.h"
 #include "coordinator/core/nodes.h"
 #include "job/meaning/defaults.h"
@@ -64,18 +65,29 @@ Taken HoldOf(const QueueView& view, const Worker& worker) {
   return Taken{node->second, 1, worker.on_gpu ? 1 : 0};
 }
 
+// Returns whether the place has a worker that the job can go on with at once.
+bool IsLivingMember(const Job& job, const Slot& slot) {
+  return slot.works() && slot.worker && slot.worker->serves() && IsMember(job, *slot.worker) &&
+         !Failed(*slot.worker);
+}
+
 // Of an elastic job, the places whose workers can go, the newest first: those above its minimum.
+// Who is no member yet, or waits for a node, does not make up for a member that goes.
 std::vector<int> SparePlaces(const Job& job) {
   std::vector<int> spare;
   if (!job.stepped || !HasActiveGeneration(job) || job.generation.regroup) return spare;
-  int members = 0;
-  for (const Slot& slot : job.slots) members += slot.works() && slot.worker;
+  auto members = std::count_if(job.slots.begin(), job.slots.end(),
+                               [&](const Slot& slot) { return IsLivingMember(job, slot); });
   const int least = std::max(1, job::LeastWorkers(job.spec()));
-  for (size_t i = job.slots.size(); i-- > 0 && members > least;) {
+  if (members < least) return spare;
+  for (size_t i = job.slots.size(); i-- > 0;) {
     const Slot& slot = job.slots[i];
     if (!slot.works() || !slot.worker || slot.unplaced() || slot.worker->gone()) continue;
+    if (IsLivingMember(job, slot)) {
+      if (members == least) continue;
+      --members;
+    }
     spare.push_back(static_cast<int>(i));
-    --members;
   }
   return spare;
 }
