@@ -18,6 +18,7 @@
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/reachability.h"
 #include "coordinator/core/secrets.h"
+#include "coordinator/core/stays.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -147,9 +148,13 @@ Generation Deal(const Job& job, int64_t number, const Members& members) {
   return generation;
 }
 
+}  // namespace
+
 bool Able(const Job& job, const Worker& worker) {
   return StandsBetween(job, worker) && !worker.dead() && !Failed(worker);
 }
+
+namespace {
 
 // Returns whether some worker that must be in the next generation is not ready yet.
 bool MustWait(const Context& context, const Job& job) {
@@ -167,27 +172,6 @@ bool MustWait(const Context& context, const Job& job) {
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
     return slot.works() && slot.worker && !slot.unplaced() && !Able(job, *slot.worker);
   });
-}
-
-// When only places that were given up hold the state, one of them stays for a newcomer, or for one
-// that waits for a node with room: those who are to leave may be all that there is.
-void KeepAHolder(Job& job) {
-  if (IsCommand(job)) return;
-  Slot *holder = nullptr, *newcomer = nullptr, *unplaced = nullptr;
-  for (Slot& slot : job.slots) {
-    if (slot.works() && slot.unplaced()) unplaced = &slot;
-    if (slot.vacant() || !Able(job, *slot.worker)) continue;
-    const bool holds = IsMember(job, *slot.worker);
-    if (slot.works() && holds) return;
-    if (!slot.wanted && holds && holder == nullptr) holder = &slot;
-    if (slot.works() && !holds) newcomer = &slot;
-  }
-  Slot* const instead = newcomer != nullptr ? newcomer : unplaced;
-  if (holder == nullptr || instead == nullptr) return;
-  std::swap(holder->wanted, instead->wanted);
-  std::swap(holder->lent, instead->lent);  // what the job is to get back it still is
-  std::swap(holder->returns, instead->returns);
-  if (instead->unplaced()) instead->worker.reset();
 }
 
 // Why the members of the active generation should leave it together; empty: no reason.
@@ -362,7 +346,7 @@ void MaybeFormGeneration(Context& context, Job& job) {
   const bool active = HasActiveGeneration(job);
   if (active ? !HaveRegrouped(context, job) : MustWait(context, job)) return;
   if (!active && WaitsForReach(context, job)) return;
-  KeepAHolder(job);
+  KeepWhoIsNeeded(job);
   Members members, leaving;
   for (Slot& slot : job.slots) {
     if (!slot.worker || !Able(job, *slot.worker)) continue;

@@ -19,6 +19,9 @@ namespace lockstep::coordinator {
 // end the job at its start; later they are refused.
 void MaybeFormGeneration(Context& context, Job& job);
 
+// Returns whether the worker can be in the next generation.
+bool Able(const Job& job, const Worker& worker);
+
 // Why a worker that is ready would not be let into the active generation: it compiled another plan,
 // or its device computes other bits. Empty: it would.
 std::string WhyNotAdmitted(const Job& job, const Worker& worker);
