@@ -127,8 +127,9 @@ void DropReliefs(Context& context, Job& job) {
       continue;
     }
     const Slot& other = job.slots[static_cast<size_t>(slot.relieves)];
-    const bool needed = slot.worker && slot.worker->serves() && other.wanted && other.worker &&
-                        OnDrained(context.state, *other.worker) &&
+    // One that has no node may get none for long, and the job has other ways.
+    const bool needed = slot.worker && slot.worker->serves() && !slot.unplaced() && other.wanted &&
+                        other.worker && OnDrained(context.state, *other.worker) &&
                         !OnDrained(context.state, *slot.worker);
     if (!needed) GiveUp(context, slot);
   }
@@ -288,7 +289,7 @@ bool IsLeftByItsAgent(const State& state, const Job& job, const Worker& worker) 
 Slot* FindRelief(Job& job, const Slot& slot) {
   const int index = IndexOf(job, slot);
   const auto found = std::find_if(job.slots.begin(), job.slots.end(), [index](const Slot& other) {
-    return other.relieves == index && other.worker && other.worker->serves() &&
+    return other.relieves == index && other.worker && other.worker->serves() && !other.unplaced() &&
            !Failed(*other.worker);
   });
   return found == job.slots.end() ? nullptr : &*found;

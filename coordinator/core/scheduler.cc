@@ -190,7 +190,10 @@ void PlaceBy(Context& context, const Job& job, Slot& slot, Find find) {
   }
   // A place that never had a worker, a spare's or one that was lent is no loss to the job.
   const bool may_wait = slot.lives <= job.lives + 1 || slot.standby || slot.lent;
-  if (Node* node = find(may_wait)) return PutOn(context, job, slot, *node);
+  Node* node = find(may_wait);
+  // Who is to leave a drained node does not wait for others to get room.
+  if (node == nullptr && slot.relieves >= 0) node = find(false);
+  if (node != nullptr) return PutOn(context, job, slot, *node);
   slot.node_id.clear();
 }
 
