@@ -177,8 +177,8 @@ KeeperMachine::Seen Keeper::Look() {
 }
 
 void Keeper::CarryOut(const KeeperMachine::Actions& actions) {
-  if (actions.terminate) command_.Signal(SIGTERM);
-  if (actions.kill) command_.Signal(SIGKILL);
+  if (actions.terminate) command_.Terminate();
+  if (actions.kill) command_.Kill();
   if (actions.start) {
     if (const absl::Status started = StartCommand(); !started.ok()) {
       GiveUp(started, absl::IsNotFound(started) ? kExitNotFound : kExitNotExecutable);

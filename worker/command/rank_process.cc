@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -103,35 +104,46 @@ absl::Status RankProcess::Start(const std::vector<std::string>& argv,
     return ErrnoStatus(why, absl::StrCat("cannot run '", argv[0], "'"));
   }
   pid_ = pid;
+  terminated_ = false;
+  end_.reset();
   return absl::OkStatus();
 }
 
-void RankProcess::Signal(int signal) const {
-  if (pid_ > 0) ::killpg(pid_, signal);
+void RankProcess::Terminate() {
+  // Once the command was reaped, its number may be another group's.
+  if (pid_ == 0 || end_.has_value()) return;
+  terminated_ = true;
+  ::killpg(pid_, SIGTERM);
 }
 
+void RankProcess::Kill() {
+  terminated_ = false;
+  if (pid_ > 0 && !end_.has_value()) ::killpg(pid_, SIGKILL);
+}
+
+// What left the group was not told to end, so nobody waits for it.
+bool RankProcess::GroupSaves() const { return terminated_ && ::killpg(pid_, 0) == 0; }
+
 std::optional<ProcessEnd> RankProcess::Reap() {
-  while (true) {
-    int status = 0;
-    const pid_t pid = ::waitpid(-1, &status, WNOHANG);
-    if (pid <= 0) return std::nullopt;
-    if (pid != pid_) continue;  // adopted, and nobody asks how it ended
-    pid_ = 0;
-    KillDescendants(kKillTimeout);
-    ProcessEnd end;
-    if (WIFSIGNALED(status)) {
-      end.signal = WTERMSIG(status);
-    } else {
-      end.code = WEXITSTATUS(status);
-    }
-    return end;
+  int status = 0;
+  // All others were adopted, and nobody asks how they ended.
+  while (const pid_t pid = ::waitpid(-1, &status, WNOHANG)) {
+    if (pid < 0) break;
+    if (pid != pid_ || end_.has_value()) continue;
+    end_ = WIFSIGNALED(status) ? ProcessEnd{.signal = WTERMSIG(status)}
+                               : ProcessEnd{.code = WEXITSTATUS(status)};
   }
+  if (!end_.has_value() || GroupSaves()) return std::nullopt;
+  KillDescendants(kKillTimeout);
+  pid_ = 0;
+  return std::exchange(end_, std::nullopt);
 }
 
 void RankProcess::KillAll() {
-  Signal(SIGKILL);
+  Kill();
   KillDescendants(kKillTimeout);
   pid_ = 0;
+  end_.reset();
 }
 
 void EndLike(const ProcessEnd& end) {

@@ -34,18 +34,27 @@ class RankProcess {
   // others of execve(2), with the name.
   absl::Status Start(const std::vector<std::string>& argv, const std::vector<std::string>& set_env,
                      const std::vector<std::string>& unset_env);
+  // Returns whether Reap has yet to say how the command ended.
   bool running() const { return pid_ > 0; }
   pid_t pid() const { return pid_; }
-  // Signals the command's group.
-  void Signal(int signal) const;
-  // Reaps what has ended. Once the command has, everything else that came of it is killed, and how
-  // it ended is returned, once.
+  // Sends SIGTERM to the command's group. All of the group may take its time from now on: a shell
+  // ends at once, while what it runs still saves.
+  void Terminate();
+  // Ends the time that Terminate gave: kills the group; Reap kills the rest.
+  void Kill();
+  // Reaps what has ended. Once the command has, or after Terminate its whole group, everything else
+  // that came of it is killed, and how the command itself ended is returned, once.
   std::optional<ProcessEnd> Reap();
   // Kills the command and everything that came of it.
   void KillAll();
 
  private:
-  pid_t pid_ = 0;
+  // Returns whether the group, told to end, has members that may still be saving.
+  bool GroupSaves() const;
+
+  pid_t pid_ = 0;                  // the command, and its group
+  bool terminated_ = false;        // its group has time to end
+  std::optional<ProcessEnd> end_;  // the command's, until Reap returns it
 };
 
 // Ends this process as `end` says: with the same code, or by the same signal. No other exit is

@@ -43,6 +43,7 @@ print("PLACE", json.dumps(dict(place, argv=sys.argv[1:], omp=os.environ.get("OMP
 STAY = """
 import os, signal, subprocess, sys, time
 def leave(*_):
+    time.sleep(float(os.environ.get("SAVES", 0)))
     open("asked-%s" % os.environ["RANK"], "w").close()
     sys.exit(0)
 if os.environ.get("STUBBORN"):
@@ -174,6 +175,16 @@ class Command(harness.ProgramTest):
         self.assertEqual(code, 130, out + err)
         for rank in range(2):
             self.assertTrue(os.path.exists(os.path.join(self.dir, f"asked-{rank}")), out + err)
+        self.assertEqual([p.argv for p in self.processes()], [])
+
+    def test_what_a_shell_runs_has_its_grace(self):
+        path = self.write("job.yaml", "run: python3 stay.py; true\nenv: {SAVES: 1}\n")
+        child = self.start("launcher", path)
+        self.there(0)
+        child.send_signal(signal.SIGTERM)
+        code, out, err = self.finish(child)
+        self.assertEqual(code, 130, out + err)
+        self.assertTrue(os.path.exists(os.path.join(self.dir, "asked-0")), out + err)
         self.assertEqual([p.argv for p in self.processes()], [])
 
     def test_killed_after_its_grace(self):
