@@ -196,6 +196,7 @@ absl::Status Keeper::StartCommand() {
   const std::string folder = absl::StrCat(RunDir(assignment_), "/errors");
   ::mkdir(folder.c_str(), 0700);  // without it the command cannot say why it fails, and may go on
   error_file_ = absl::StrCat(folder, "/", assignment_.slot(), "-", number, ".json");
+  ::unlink(error_file_.c_str());  // a former job's with the same folder is no word of this one
   const auto& run = assignment_.spec().run();
   std::vector<std::string> argv(run.command().begin(), run.command().end());
   if (run.shell()) argv = {"/bin/sh", "-c", run.command(0)};

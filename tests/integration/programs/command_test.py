@@ -157,6 +157,14 @@ class Command(harness.ProgramTest):
         result, _ = self.result("--", "no-such-program", expected=127)
         self.assertIn("no-such-program", result["reason"])
 
+    def test_a_failure_is_not_told_with_the_message_of_a_former_run(self):
+        common = ("--nproc-per-node=2", "--run-dir=again", "--", "python3", "fail.py")
+        result, _ = self.result(*common, "record", expected=7)
+        self.assertIn("ValueError: a bad day", result["faults"][0]["cause"])
+        os.remove(os.path.join(self.dir, "ports"))
+        result, _ = self.result(*common, "exit", expected=7)
+        self.assertNotIn("a bad day", result["faults"][0]["cause"])
+
     def test_restarts_on_another_port(self):
         result, _ = self.result("--nproc-per-node=2", "--max-restarts=2", "--", "python3", "fail.py", "exit")
         self.assertEqual((result["restarts"], result["generations"]), (1, 2))
