@@ -28,6 +28,12 @@ std::string ReadText(const std::string& path) {
   return text.str();
 }
 
+absl::Status LockError(const std::string& path, int error_number) {
+  return absl::UnavailableError(
+      absl::StrCat(path, " cannot be locked: ", std::strerror(error_number), " (errno ",
+                   error_number, "); its file system must have locks (flock)"));
+}
+
 absl::StatusOr<UniqueFd> LockFile(const std::string& path, absl::Duration limit) {
   const size_t slash = path.rfind('/');
   absl::Status made = absl::OkStatus();
@@ -40,6 +46,7 @@ absl::StatusOr<UniqueFd> LockFile(const std::string& path, absl::Duration limit)
   }
   const absl::Time deadline = Clock::Real()->Now() + limit;
   while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return LockError(path, errno);
     if (Clock::Real()->Now() > deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat("another process has held ", path, " for ", absl::FormatDuration(limit)));

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/fd.h"
@@ -17,8 +18,13 @@ std::string ReadText(const std::string& path);
 
 // Holds the lock `path` for as long as the result lives. The file is made, with its folders, and
 // stays; nobody but its owner may open it, and so hold others up. Blocks for up to `limit`. Errors:
-// Unavailable (it cannot be opened), DeadlineExceeded (another process holds it).
+// Unavailable (it cannot be opened, or its file system has no locks), DeadlineExceeded (another
+// process holds it).
 absl::StatusOr<UniqueFd> LockFile(const std::string& path, absl::Duration limit);
+
+// Returns what is said of a flock(2) that failed, but not because somebody else holds `path`:
+// Unavailable, with the path, the error and what the file system must have.
+absl::Status LockError(const std::string& path, int error_number);
 
 }  // namespace lockstep
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/lock_file.h"
+#include "common/log.h"
 #include "common/status.h"
 
 namespace lockstep::worker {
@@ -46,6 +47,13 @@ NodeSetup::NodeSetup(std::string run_dir, const std::string& node_id, std::strin
       done_path_(absl::StrCat(run_dir, "/.setup-", FileName(node_id), ".done")),
       command_(std::move(command)) {}
 
+void NodeSetup::SayWhoHasIt() {
+  if (std::exchange(told_, true)) return;
+  const std::string pid(absl::StripAsciiWhitespace(ReadText(lock_path_)));
+  LS_LOG_INFO << "waits for another rank of this node" << (pid.empty() ? "" : ", process ") << pid
+              << ", which runs the job's setup and holds " << lock_path_;
+}
+
 absl::StatusOr<bool> NodeSetup::Advance(RankProcess* process) {
   if (mine_) {
     const std::optional<ProcessEnd> end = process->Reap();
@@ -73,11 +81,25 @@ absl::StatusOr<bool> NodeSetup::Advance(RankProcess* process) {
     lock_.reset(::open(lock_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (!lock_.valid()) return ErrnoStatus(errno, absl::StrCat("cannot write ", lock_path_));
   }
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) {
+      // A server of locks may be there later; a file system without any stays without.
+      const bool lacks = errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL;
+      const std::string why = absl::StrCat(LockError(lock_path_, errno).message(),
+                                           ": keep runs in a folder that has them (--runs-dir)");
+      return lacks ? absl::FailedPreconditionError(why) : absl::UnavailableError(why);
+    }
+    SayWhoHasIt();
+    return false;
+  }
   if (ReadText(done_path_) == LifeOfHost()) {
     lock_.reset();
     return true;
   }
+  // For those who wait; without it they say no number.
+  const std::string pid = absl::StrCat(::getpid(), "\n");
+  (void)!::ftruncate(lock_.get(), 0);
+  (void)!::pwrite(lock_.get(), pid.data(), pid.size(), 0);
   if (absl::Status started = process->Start({"/bin/sh", "-c", command_}, {}, {}); !started.ok()) {
     return started;
   }

@@ -23,15 +23,19 @@ class NodeSetup {
 
   // Does what can be done now, with `process` as the command's; never blocks on it. Returns whether
   // the node is set up. Errors: FailedPrecondition when the command failed; Unavailable when a
-  // signal ended it; those of the files.
+  // signal ended it; those of the files; FailedPrecondition where the file system has no locks,
+  // Unavailable where it gives none. Says once, in the log, whom it waits for.
   absl::StatusOr<bool> Advance(RankProcess* process);
 
  private:
+  void SayWhoHasIt();
+
   const std::string lock_path_;
   const std::string done_path_;
   const std::string command_;
   UniqueFd lock_;
   bool mine_ = false;
+  bool told_ = false;  // whom it waits for
 };
 
 }  // namespace lockstep::worker

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/lock_file.h"
 
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -11,6 +14,20 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+namespace {
+
+// What flock(2) fails with, as on a file system without locks; 0: it works.
+int flock_error = 0;
+
+}  // namespace
+
+// In place of the library's.
+extern "C" int flock(int fd, int operation) noexcept {
+  if (flock_error == 0) return static_cast<int>(::syscall(SYS_flock, fd, operation));
+  errno = flock_error;
+  return -1;
+}
 
 namespace lockstep {
 namespace {
@@ -20,7 +37,10 @@ using testing::HasSubstr;
 class LockFileTest : public testing::Test {
  protected:
   void SetUp() override { std::filesystem::remove_all(folder_); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void TearDown() override {
+    flock_error = 0;
+    std::filesystem::remove_all(folder_);
+  }
 
   const std::string folder_ = absl::StrCat(testing::TempDir(), "/lock_file_test-", ::getpid());
   const std::string path_ = absl::StrCat(folder_, "/deeper/shared.lock");
@@ -50,6 +70,16 @@ TEST_F(LockFileTest, WhatCannotBeOpenedIsSaid) {
   const auto lock = LockFile(folder_ + "/file/shared.lock", absl::ZeroDuration());
   EXPECT_EQ(lock.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(lock.status().message()), HasSubstr("cannot be opened"));
+}
+
+TEST_F(LockFileTest, AFileSystemWithoutLocksIsNoOtherProcess) {
+  for (const int error : {ENOSYS, ENOLCK, EOPNOTSUPP}) {
+    flock_error = error;
+    const auto lock = LockFile(path_, absl::ZeroDuration());
+    EXPECT_EQ(lock.status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(lock.status().message()), HasSubstr(path_ + " cannot be locked"));
+    EXPECT_THAT(std::string(lock.status().message()), HasSubstr(absl::StrCat("errno ", error)));
+  }
 }
 
 TEST_F(LockFileTest, TextThatCannotBeReadIsEmpty) {
