@@ -14,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/close_descriptors.h"
 #include "launcher/spawner/process_starter.h"
 
 extern char** environ;
@@ -59,19 +60,6 @@ void BecomeUser(Setup* setup) {
   if (::syscall(SYS_setresuid, uid, uid, uid) != 0) Fail(setup, "setuid");
 }
 
-// Nothing from `first` on stays open, but for the program, which the exec closes.
-void CloseOthers(const Setup& setup, unsigned int first) {
-  const unsigned int program = static_cast<unsigned int>(setup.program);
-  const bool closed = setup.program < 0 ? ::close_range(first, ~0u, 0) == 0
-                                        : ::close_range(first, program - 1, 0) == 0 &&
-                                              ::close_range(program + 1, ~0u, 0) == 0;
-  if (closed) return;  // else a kernel before 5.9
-  const int limit = static_cast<int>(::sysconf(_SC_OPEN_MAX));
-  for (int fd = static_cast<int>(first); fd < limit; ++fd) {
-    if (fd != setup.program) ::close(fd);
-  }
-}
-
 void BelongToParent(Setup* setup) {
   if (::setpgid(0, 0) != 0) Fail(setup, "setpgid");
   if (setup->uid >= 0) BecomeUser(setup);
@@ -95,8 +83,8 @@ void BelongToParent(Setup* setup) {
   for (int i = 0; i < setup->fd_count; ++i) {
     if (::dup2(setup->fds[i], setup->first_target + i) < 0) Fail(setup, "dup2");
   }
-  CloseOthers(*setup,
-              static_cast<unsigned int>(std::max(3, setup->first_target + setup->fd_count)));
+  // All but the program, which the exec closes.
+  CloseDescriptors(std::max(3, setup->first_target + setup->fd_count), setup->program);
   if (setup->cwd != nullptr && ::chdir(setup->cwd) != 0) Fail(setup, kEnterFolder);
   sigset_t none;
   sigemptyset(&none);

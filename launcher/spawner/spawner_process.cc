@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/close_descriptors.h"
 #include "common/fd.h"
 #include "common/fd_passing.h"
 #include "launcher/spawner/child_table.h"
@@ -56,8 +57,7 @@ class SpawnerProcess {
 
 void SpawnerProcess::Init(pid_t launcher) {
   // Nothing that the launcher inherited is kept open here.
-  if (socket_ > 3) ::close_range(3, static_cast<unsigned int>(socket_ - 1), 0);
-  ::close_range(static_cast<unsigned int>(socket_ + 1), ~0u, 0);
+  CloseDescriptors(3, socket_);
   UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (null.valid()) ::dup2(null.get(), 0);
   // Out of the terminal's foreground group: Ctrl-C is the launcher's to handle.

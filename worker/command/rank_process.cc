@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/close_descriptors.h"
 #include "common/descendants.h"
 #include "common/fd.h"
 #include "common/status.h"
@@ -54,10 +55,7 @@ std::vector<char*> Environment(const std::vector<std::string>& set,
   if (::getppid() != parent) ::_exit(127);  // it died before the line above
   ::dup2(tell, kTellFd);
   ::fcntl(kTellFd, F_SETFD, FD_CLOEXEC);
-  if (::close_range(kTellFd + 1, ~0u, 0) != 0) {  // a kernel before 5.9
-    const long limit = ::sysconf(_SC_OPEN_MAX);
-    for (long fd = kTellFd + 1; fd < limit; ++fd) ::close(static_cast<int>(fd));
-  }
+  CloseDescriptors(kTellFd + 1);
   struct sigaction action {};
   action.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &action, nullptr);
