@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "launcher/local_run/stop_wishes.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -55,14 +56,15 @@ StopSignals::~StopSignals() {
 }
 
 void StopSignals::Run(const std::function<void(int, int)>& on_signal) {
-  int count = 0;
+  StopWishes wishes;
   while (true) {
     pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
     if (::poll(fds, 2, -1) < 0) continue;
     if (fds[1].revents != 0) return;
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
-      on_signal(++count, static_cast<int>(info.ssi_signo));
+      const int signal = static_cast<int>(info.ssi_signo);
+      if (wishes.Take(signal)) on_signal(wishes.count(), signal);
     }
   }
 }

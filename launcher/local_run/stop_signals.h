@@ -18,7 +18,8 @@ class StopSignals {
   // SIGXFSZ harmless.
   static void Block();
 
-  // `on_signal` is called with 1 for the first signal, 2 for the second and so on.
+  // `on_signal` is called with 1 for the first wish to stop, 2 for the second and so on. Signals
+  // that belong to the same wish (StopWishes) are one call.
   explicit StopSignals(std::function<void(int count)> on_signal);
   // The same, with which signal it was.
   explicit StopSignals(std::function<void(int count, int signal)> on_signal);

@@ -224,6 +224,21 @@ TEST(RunTest, CtrlCDrains) {
   EXPECT_TRUE(NothingLeft(folder));
 }
 
+// The shell sends one SIGHUP, and the kernel another to the foreground group.
+TEST(RunTest, ATerminalThatGoesAwayDrains) {
+  Folder folder;
+  folder.Write("job.yaml", JobText(2, "FAKE_STEPS: '-1'"));
+  Program launcher(folder, {kBin + "/launcher", "job.yaml"});
+  ASSERT_TRUE(Works(launcher)) << launcher.err();
+  ::kill(launcher.pid, SIGHUP);
+  absl::SleepFor(absl::Milliseconds(2));
+  ::kill(launcher.pid, SIGHUP);
+  EXPECT_EQ(launcher.Wait(), 130) << launcher.err();
+  EXPECT_THAT(launcher.err(), AllOf(HasSubstr("stopping"), Not(HasSubstr("killing"))));
+  EXPECT_THAT(launcher.out(), HasSubstr("model/model.safetensors"));
+  EXPECT_TRUE(NothingLeft(folder));
+}
+
 TEST(RunTest, ASecondCtrlCKills) {
   Folder folder;
   folder.Write("job.yaml", JobText(2, "FAKE_STEPS: '-1', FAKE_STUBBORN: '1'"));
@@ -233,6 +248,7 @@ TEST(RunTest, ASecondCtrlCKills) {
   ASSERT_TRUE(Eventually([&] { return launcher.err().find("stopping") != std::string::npos; }));
   ::kill(launcher.pid, SIGINT);
   EXPECT_EQ(launcher.Wait(), 130) << launcher.err();
+  EXPECT_THAT(launcher.err(), HasSubstr("killing"));
   EXPECT_TRUE(NothingLeft(folder));
 }
 
