@@ -253,9 +253,10 @@ void Guest::OnSignal(int count) {
     signals_ = count;
   }
   changed_.NotifyAll();
+  Stop(/*kill=*/count > 1);
+  // After it was done: where nobody reads what is shown, speaking waits.
   if (count == 1)
     renderer_.Message("leaving: the workers get their grace (Ctrl-C again kills them)");
-  Stop(/*kill=*/count > 1);
 }
 
 void Guest::OnLost() {

@@ -364,22 +364,26 @@ void LocalRun::OnSignal(int count) {
   }
   EndWaits();
   if (request.job_id().empty()) return;  // nothing runs yet: RunJob sees it
+  // Done first and said then: where nobody reads what is shown, speaking waits.
+  std::string said = "killing the workers";
+  bool stops = false;
   if (count == 1) {
-    renderer_.Message(runs_command
-                          ? "stopping: the ranks get SIGTERM (Ctrl-C again kills them)"
-                          : "stopping: the workers finish their step, save and leave (Ctrl-C again "
-                            "kills them)");
+    said = runs_command ? "stopping: the ranks get SIGTERM (Ctrl-C again kills them)"
+                        : "stopping: the workers finish their step, save and leave (Ctrl-C again "
+                          "kills them)";
     const absl::Status cancelled = client->CancelJob(request, kCallTimeout).status();
-    if (cancelled.ok() || absl::IsFailedPrecondition(cancelled)) return;
-    renderer_.Error(absl::StrCat("cannot stop the job politely, killing it: ",
-                                 std::string(cancelled.message())));
+    stops = cancelled.ok() || absl::IsFailedPrecondition(cancelled);
+    if (!stops) {
+      said = absl::StrCat("cannot stop the job politely, killing it: ",
+                          std::string(cancelled.message()));
+    }
   } else {
-    renderer_.Message("killing the workers");
     // On other hosts it is their agents that do so.
     request.set_kill(true);
-    if (plan_.has_value() && count == 2 && client->CancelJob(request, kCallTimeout).ok()) return;
+    stops = plan_.has_value() && count == 2 && client->CancelJob(request, kCallTimeout).ok();
   }
-  StopEverything();
+  if (!stops) StopEverything();
+  count == 1 && !stops ? renderer_.Error(said) : renderer_.Message(said);
 }
 
 void LocalRun::OnLost(const std::string& what) {
