@@ -76,7 +76,6 @@ struct Paths {
 };
 
 // As FingerprintFile, unless the caller gives up.
-
 absl::StatusOr<FileFingerprint> FingerprintNext(const std::string& path, uint64_t whole_bytes,
                                                 const FingerprintOptions& options) {
   if (options.go_on != nullptr && !options.go_on()) return absl::CancelledError("given up");

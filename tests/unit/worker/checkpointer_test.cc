@@ -314,6 +314,18 @@ TEST_F(CheckpointerTest, ALaterPublisherTakesOverWhatTheRunBeganWith) {
   }
 }
 
+// It has opened the files later than the others, whose state it has.
+TEST_F(CheckpointerTest, WhoCameLaterDoesNotTellWhatTheRunBeganWith) {
+  Job job(folder_, 1);
+  job.FindData([](int) { return std::vector<checkpoint::DataRecord>{{"train.csv", 9, 2}}; });
+  auto& rank = job.ranks()[0];
+  rank.checkpointer->Enter(*rank.communicator, /*step=*/7, /*saved=*/false, job.copies());
+  job.Step();
+  job.Complete();
+  ASSERT_TRUE(fs::exists(folder_ + "/step-0000000001"));
+  EXPECT_TRUE(NewestData(folder_).empty());
+}
+
 TEST_F(CheckpointerTest, NothingIsWrittenWhereTheFolderIsNotMountedAnyMore) {
   Job job(folder_, 1);
   job.Enter();
