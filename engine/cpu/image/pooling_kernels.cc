@@ -41,9 +41,10 @@ class Pool {
   int64_t images() const { return images_; }
   int64_t channels() const { return channels_; }
   int64_t image_floats() const { return height_ * width_ * channels_; }
-  // Windows do not overlap, and together they cover the image.
+  // Windows do not overlap, and together they cover the image: with padding its end lies in none.
   bool covers() const {
-    return window_.kernel[0] == window_.stride[0] && window_.kernel[1] == window_.stride[1] &&
+    return window_.padding[0] == 0 && window_.padding[1] == 0 &&
+           window_.kernel[0] == window_.stride[0] && window_.kernel[1] == window_.stride[1] &&
            rows_ * window_.kernel[0] == height_ && columns_ * window_.kernel[1] == width_;
   }
   float Factor(const Place& place) const {
