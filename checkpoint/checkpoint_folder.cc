@@ -152,13 +152,14 @@ absl::Status CheckFile(Storage* storage, const std::string& folder, const FileRe
 absl::StatusOr<FileRecord> WriteShard(Storage* storage, const std::string& folder,
                                       const std::string& name,
                                       const std::vector<TensorView>& tensors, const GoOn& go_on) {
-  LS_ASSIGN_OR_RETURN(const std::unique_ptr<Storage::File> file, storage->Create(In(folder, name)));
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<Storage::File> file, storage->Create(In(folder, name)));
   LS_ASSIGN_OR_RETURN(
       const StreamedFile streamed,
       StreamSafetensors(tensors, {{"format", "pt"}}, [&](const void* data, size_t bytes) {
         return go_on() ? file->Append(data, bytes) : absl::CancelledError("given up");
       }));
   LS_RETURN_IF_ERROR(file->Sync());
+  file.reset();  // over SMB its lock forbids reading
   FileRecord record{name, streamed.bytes, streamed.sha256};
   LS_RETURN_IF_ERROR(CheckFile(storage, folder, record, go_on));
   return record;

@@ -8,11 +8,12 @@
 namespace lockstep {
 namespace {
 
+// An empty range asks for nothing and shows whether the call is there, and allowed.
+bool CanSyncRange(int fd) { return ::sync_file_range(fd, 0, 0, 0) == 0; }
+
+// What the disk failed with is told once: the flush at the end would not hear of it.
 int SyncRange(int fd, int64_t begin, int64_t end, unsigned flags) {
-  if (begin == end || ::sync_file_range(fd, begin, end - begin, flags) == 0) return 0;
-  // Where there is no such call, or it is not allowed, the flush at the end does it all.
-  const bool lost = errno == EIO || errno == ENOSPC || errno == EDQUOT || errno == ESTALE;
-  return lost ? errno : 0;
+  return begin == end || ::sync_file_range(fd, begin, end - begin, flags) == 0 ? 0 : errno;
 }
 
 }  // namespace
@@ -20,6 +21,8 @@ int SyncRange(int fd, int64_t begin, int64_t end, unsigned flags) {
 int WriteBehind::Appended(int fd, size_t bytes) {
   end_ += static_cast<int64_t>(bytes);
   if (end_ - begun_ < kWriteBehind) return 0;
+  if (!asked_.has_value()) asked_ = CanSyncRange(fd);
+  if (!*asked_) return 0;  // the flush at the end does it all
   constexpr unsigned kBegin = SYNC_FILE_RANGE_WRITE;
   constexpr unsigned kFinish =
       SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace lockstep {
 
@@ -18,13 +19,14 @@ class WriteBehind {
  public:
   // `bytes` more bytes were appended to the file `fd`, all of them through this. Once there are
   // kWriteBehind, the disk begins to write them, and this blocks until it has those before. Returns
-  // 0, or the errno value of a disk that fails.
+  // 0, or the errno value of a disk that fails, which a flush need not tell again.
   int Appended(int fd, size_t bytes);
 
  private:
-  int64_t end_ = 0;      // of the file
-  int64_t begun_ = 0;    // before this the disk is writing, or has written
-  int64_t written_ = 0;  // before this it has written
+  int64_t end_ = 0;            // of the file
+  int64_t begun_ = 0;          // before this the disk is writing, or has written
+  int64_t written_ = 0;        // before this it has written
+  std::optional<bool> asked_;  // whether it can be asked to
 };
 
 }  // namespace lockstep

@@ -259,7 +259,10 @@ class CopiesRestore {
       if (good) hash.Update(piece.data(), static_cast<size_t>(size));
       board_->Moved();
     }
-    if (good && hash.FinishHex() == restored_.manifest.best_sha256 && to->Sync().ok()) {
+    const bool made = to != nullptr;
+    good = good && hash.FinishHex() == restored_.manifest.best_sha256 && to->Sync().ok();
+    to.reset();  // over SMB its lock forbids reading
+    if (good) {
       source_.storage
           ->Link(part, best,
                  [this] {
@@ -268,7 +271,7 @@ class CopiesRestore {
                  })
           .IgnoreError();
     }
-    if (to != nullptr) source_.storage->Remove(part).IgnoreError();
+    if (made) source_.storage->Remove(part).IgnoreError();
     return absl::OkStatus();
   }
 

@@ -5,17 +5,26 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
 
+#include "common/write_behind.h"
+
 namespace {
 int64_t g_flushed = 0;  // bytes that were waited for
+int g_error = 0;        // errno of what is asked of the disk
+int g_forbidden = 0;    // errno of every call
+int g_calls = 0;
 }  // namespace
 
 // In place of the C library's.
 extern "C" int sync_file_range(int, off64_t, off64_t bytes, unsigned flags) {
+  ++g_calls;
+  errno = g_forbidden != 0 ? g_forbidden : flags != 0 ? g_error : 0;
+  if (errno != 0) return -1;
   if ((flags & SYNC_FILE_RANGE_WAIT_AFTER) != 0) g_flushed += bytes;
   return 0;
 }
@@ -85,6 +94,25 @@ TEST_F(DurableFileTest, ALargeFileIsOnTheDiskButForItsEndBeforeItIsFlushed) {
   for (int i = 0; i < 300; ++i) ASSERT_TRUE(file->Append(piece).ok());
   EXPECT_GE(g_flushed, int64_t{128} << 20);
   EXPECT_LE(g_flushed, int64_t{300} << 20);
+}
+
+// The kernel tells each error of a descriptor once, so that the flush at the end would be fine.
+TEST(WriteBehindTest, TellsWhateverTheDiskFailedWith) {
+  for (const int error : {EIO, ENOSPC, EDQUOT, EROFS, EACCES, EPERM, ETIMEDOUT, EINVAL}) {
+    WriteBehind behind;
+    g_error = error;
+    EXPECT_EQ(behind.Appended(0, kWriteBehind), error) << error;
+  }
+  g_error = 0;
+}
+
+TEST(WriteBehindTest, WhereTheCallIsForbiddenTheFlushDoesItAll) {
+  WriteBehind behind;
+  g_forbidden = EPERM;
+  g_calls = 0;
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(behind.Appended(0, kWriteBehind), 0);
+  EXPECT_EQ(g_calls, 1);
+  g_forbidden = 0;
 }
 
 }  // namespace
