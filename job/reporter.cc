@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -18,15 +19,19 @@ constexpr absl::string_view kFlag = "--set ";
 // A longer line is not shown: it would fill the screen and underline nothing.
 constexpr size_t kLongestShownLine = 400;
 
-// Returns whether line `at` may show a secret: it names `secrets`, or stands below a line that
-// begins with it.
+bool NamesSecret(absl::string_view line) {
+  return absl::StrContains(absl::AsciiStrToLower(line), "secret");
+}
+
+// Returns whether line `at` may show a secret: it names `secrets`, as it should be or not, or
+// stands below a line that begins with it.
 bool MayShowSecret(const std::vector<std::string>& lines, size_t at) {
   if (at >= lines.size()) return false;
-  if (absl::StrContains(lines[at], "secrets")) return true;
+  if (NamesSecret(lines[at])) return true;
   for (size_t i = at + 1; i-- > 0;) {
     const std::string& line = lines[i];
     if (line.empty() || absl::StrContains(" \t#}]", line.substr(0, 1))) continue;
-    return absl::StrContains(line, "secrets");
+    return NamesSecret(line);
   }
   return false;
 }
@@ -58,7 +63,9 @@ void Reporter::Error(const Place& place, std::string message) {
   d.message = std::move(message);
   d.column = CountCharacters(line.substr(0, begin)) + 1;
   d.width = std::max(1, CountCharacters(line.substr(begin, std::max(place.width, 1))));
-  const bool secret = MayShowSecret(lines_[place.source], place.line);
+  // Another misspelling is known by the name that the message proposes.
+  const bool secret = MayShowSecret(lines_[place.source], place.line) ||
+                      absl::StrContains(d.message, "'secrets'");
   if (line.size() <= kLongestShownLine && !secret) d.source_line = std::string(line);
   if (place.source == 0) {
     d.file = file_;

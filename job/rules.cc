@@ -84,6 +84,10 @@ class Rules {
   Reporter& reporter_;
 };
 
+// What the engine takes: parts of a step, and samples of a part.
+constexpr int64_t kMostParts = 4096;
+constexpr int64_t kMostSamples = int64_t{1} << 24;
+
 // "; 255 or 258 would do", the multiples next to `value`.
 std::string Neighbours(int64_t value, int64_t divisor) {
   const int64_t below = value / divisor * divisor;
@@ -105,6 +109,16 @@ void Rules::CheckBatch() {
     Error({"train.accumulate"},
           absl::StrCat("'train.accumulate' ", accumulate, " does not divide the ", batch / shards,
                        " samples of a shard (global_batch / shards)"));
+  } else if (shards * accumulate > kMostParts) {
+    Error({"train.accumulate", "train.shards"},
+          absl::StrCat("'train.shards' ", shards, " x 'train.accumulate' ", accumulate, " is ",
+                       shards * accumulate, ": a step has at most ", kMostParts, " parts"));
+  } else if (batch / shards / accumulate > kMostSamples) {
+    Error(
+        {"train.global_batch"},
+        absl::StrCat("'train.global_batch' ", batch, " is ", batch / shards / accumulate,
+                     " samples at once (global_batch / shards / accumulate), and at most ",
+                     kMostSamples, " are computed at once; more shards or 'accumulate' divide it"));
   }
 }
 

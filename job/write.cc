@@ -42,8 +42,10 @@ bool IsPlain(const std::string& text) {
 std::string YamlText(const std::string& text) {
   if (IsPlain(text)) return text;
   std::string out = "\"";
-  for (const char c : text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     const auto byte = static_cast<unsigned char>(c);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
     if (c == '"' || c == '\\') {
       absl::StrAppend(&out, "\\", std::string(1, c));
     } else if (c == '\n') {
@@ -52,6 +54,9 @@ std::string YamlText(const std::string& text) {
       out += "\\t";
     } else if (byte < 0x20 || byte == 0x7F) {
       absl::StrAppendFormat(&out, "\\x%02x", byte);
+    } else if (byte == 0xC2 && next >= 0x80 && next <= 0x9F) {  // control characters of two bytes
+      absl::StrAppendFormat(&out, "\\x%02x", next);
+      ++i;
     } else {
       out += c;
     }

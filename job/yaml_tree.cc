@@ -56,7 +56,7 @@ int Depth(const YamlNode& node) {
 class TreeBuilder : public YAML::EventHandler {
  public:
   TreeBuilder(absl::string_view text, int source, YamlDocument* document)
-      : lines_(SplitLines(text)), source_(source), document_(document) {}
+      : text_(text), lines_(SplitLines(text)), source_(source), document_(document) {}
 
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (++documents_ > 1) Fail(At(mark), "a second document; a job file holds one job");
@@ -93,6 +93,10 @@ class TreeBuilder : public YAML::EventHandler {
     node.place = At(mark);
     node.place.width = ScalarWidth(node.place, value);
     CheckTag(tag, node.place);
+    if (const char quote = UnclosedQuote(node.place); !node.plain && quote != 0) {
+      Fail(node.place, absl::StrCat("not valid YAML: a text opened with ",
+                                    absl::string_view(&quote, 1), " is not closed"));
+    }
     // Paths, words and variables end where the system sees one.
     if (absl::StrContains(value, '\0')) {
       document_->problems.push_back(
@@ -172,6 +176,27 @@ class TreeBuilder : public YAML::EventHandler {
     return WordWidth(place);
   }
 
+  // The quote that begins the text at `place`, behind its anchor and tag, and does not end it. The
+  // parser takes the end of the file for its end, and so all of the file for the text. 0: none.
+  char UnclosedQuote(const Place& place) const {
+    absl::string_view rest = text_.substr(static_cast<size_t>(Rest(place).data() - text_.data()));
+    while (!rest.empty() && (rest[0] == '&' || rest[0] == '!')) {
+      rest.remove_prefix(std::min(rest.find_first_of(" \t\r\n"), rest.size()));
+      rest.remove_prefix(std::min(rest.find_first_not_of(" \t\r\n"), rest.size()));
+    }
+    if (rest.empty() || (rest[0] != '"' && rest[0] != '\'')) return 0;
+    const char quote = rest[0];
+    for (size_t i = 1; i < rest.size(); ++i) {
+      if (rest[i] == '\\' && quote == '"') {
+        ++i;
+      } else if (rest[i] == quote) {
+        if (quote == '"' || rest.substr(i + 1, 1) != "'") return 0;
+        ++i;
+      }
+    }
+    return quote;
+  }
+
   void Open(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag,
             YAML::anchor_t anchor) {
     Frame frame;
@@ -212,6 +237,7 @@ class TreeBuilder : public YAML::EventHandler {
     }
   }
 
+  const absl::string_view text_;
   const std::vector<absl::string_view> lines_;
   const int source_;
   YamlDocument* const document_;

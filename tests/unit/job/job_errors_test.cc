@@ -115,6 +115,10 @@ TEST(JobErrors, EveryKind) {
       {"name: \xff", "job.yaml:7:7: error: this byte is not text"},
       {"name: *nobody", "not valid YAML"},
       {"name: &a [*a]", "this alias stands inside the node that it names"},
+      {"name: \"x\nqueue: q", "job.yaml:7:7: error: not valid YAML: a text opened with \" is not"},
+      {"name: 'x''\nqueue: q", "job.yaml:7:7: error: not valid YAML: a text opened with ' is not"},
+      {"env: {A: &a \"x\\\"}", "job.yaml:7:10: error: not valid YAML: a text opened with \" is"},
+      {"\"name: x", "job.yaml:7:1: error: not valid YAML: a text opened with \" is not closed"},
   };
   for (const Case& c : cases) {
     EXPECT_THAT(Errors(std::string(kGood) + c.line + "\n"), HasSubstr(c.expected)) << c.line;
@@ -165,6 +169,9 @@ TEST(JobErrors, EveryKindOfTraining) {
   const std::vector<Case> cases = {
       {"train.shards=3",
        "'train.global_batch' 256 does not divide into 3 shards; 255 or 258 would"},
+      {"train={shards: 128, accumulate: 64, global_batch: 8192}",
+       "'train.shards' 128 x 'train.accumulate' 64 is 8192: a step has at most 4096 parts"},
+      {"train.global_batch=33554432", "'train.global_batch' 33554432 is 33554432 samples at once"},
       {"train.accumulate=3", "does not divide the 256 samples of a shard"},
       {"train.accumulate=0", "must be at least 1"},
       {"train.loss_scale={init_scale: 8}", "goes with precision fp16 or pure_fp16"},

@@ -247,7 +247,7 @@ TEST(JobFile, ComesBackFromItsYaml) {
       std::string(kTrain) +
           "priority: -3\ntime_limit: 90m\npreemption: {grace: 1500ms}\n"
           "checkpoint: {dir: \"a b: c\", every: 1 epochs, resume: never}\n"
-          "env: {A: \"\", B: \"tab\\t\\\"q\\\" \\\\ \\x01 é\\n\", C: \"null\", D: 007}\n",
+          "env: {A: \"\", B: \"tab\\t\\\"q\\\" \\\\ \\x01 \\x9b é\\n\", C: \"null\", D: 007}\n",
       std::string(kTrain) + "restart: {max_restarts: 0}\nname: x.y_z-1\n",
   };
   for (const std::string& file : files) {
@@ -279,6 +279,12 @@ TEST(JobFile, NeverShowsSecrets) {
       ParseJob("secrets: {TOKEN: hush, B: [hush]}\n", "x.yaml", {"secrets.9=hush"});
   ASSERT_FALSE(bad.ok());
   EXPECT_THAT(bad.FormatErrors(), Not(HasSubstr("hush")));
+  for (const char* name : {"secret", "Secrets", "secerts"}) {
+    const LoadResult misspelt =
+        ParseJob(absl::StrCat(kTrain, name, ": {TOKEN: hush}\n"), "x.yaml", {});
+    ASSERT_FALSE(misspelt.ok());
+    EXPECT_THAT(misspelt.FormatErrors(), Not(HasSubstr("hush"))) << name;
+  }
 }
 
 TEST(JobFile, ExamplesAreGood) {
