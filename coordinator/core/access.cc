@@ -152,6 +152,8 @@ void HideOthers(const Requester& who, ListJobsResponse& jobs) {
     job.clear_result();
     job.clear_stall();
     job.clear_straggler();
+    job.clear_progress();
+    job.clear_moves();
   }
 }
 

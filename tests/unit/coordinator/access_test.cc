@@ -168,6 +168,8 @@ TEST_F(AccessTest, OthersJobsAreListedWithoutWhatTheyAre) {
     job.set_reason("rank 0: the secret is xyz");
     job.set_run_dir("runs/x");
     job.mutable_result()->set_model_path("/m");
+    job.mutable_progress()->set_loss(0.5);
+    job.set_moves("rank 0 leaves xyz");
   }
   ListJobsResponse of_ann = jobs;
   HideOthers(ann_, of_ann);
@@ -175,6 +177,7 @@ TEST_F(AccessTest, OthersJobsAreListedWithoutWhatTheyAre) {
   EXPECT_EQ(of_ann.jobs(1).user(), "bob");
   EXPECT_THAT(of_ann.jobs(1).DebugString(), Not(HasSubstr("xyz")));
   EXPECT_FALSE(of_ann.jobs(1).has_result());
+  EXPECT_FALSE(of_ann.jobs(1).has_progress());
   EXPECT_EQ(of_ann.jobs(1).run_dir(), "");
   HideOthers(olga_, jobs);
   EXPECT_EQ(jobs.jobs(1).run_dir(), "runs/x");
