@@ -19,6 +19,16 @@ FileNode* NodeIn(FindFilesResponse& response, const std::string& node_id) {
   return nullptr;
 }
 
+FileNode& AddNode(const State& state, const std::string& node_id, const std::string& host,
+                  absl::Time now, FindFilesResponse& response) {
+  FileNode& node = *response.add_nodes();
+  node.set_node_id(node_id);
+  const auto known = state.nodes.find(node_id);
+  node.set_connected(known != state.nodes.end() && InSight(state, known->second, now));
+  node.set_host(known != state.nodes.end() ? known->second.host : host);
+  return node;
+}
+
 }  // namespace
 
 absl::StatusOr<FindFilesResponse> FindFiles(const State& state, const std::string& reference,
@@ -37,16 +47,15 @@ absl::StatusOr<FindFilesResponse> FindFiles(const State& state, const std::strin
     if (node_id.empty()) continue;
     FileNode* node = NodeIn(response, node_id);
     if (node == nullptr) {
-      node = response.add_nodes();
-      node->set_node_id(node_id);
-      const auto known = state.nodes.find(node_id);
-      node->set_connected(known != state.nodes.end() && InSight(state, known->second, now));
-      node->set_host(known != state.nodes.end() ? known->second.host
-                                                : (slot.worker ? slot.worker->host : node_id));
+      node = &AddNode(state, node_id, slot.worker ? slot.worker->host : node_id, now, response);
     }
     const bool wrote =
         slot.worker && slot.worker->finished && !slot.worker->finished->model_path().empty();
     if (wrote) node->set_has_model(true);
+  }
+  for (const std::string& node_id : job.left_nodes) {
+    if (NodeIn(response, node_id) != nullptr) continue;
+    AddNode(state, node_id, node_id, now, response).set_left(true);
   }
   return response;
 }

@@ -13,7 +13,7 @@
 
 namespace lockstep::coordinator {
 
-// The nodes come in the order of the ranks. Errors: as FindJobId.
+// The nodes come in the order of the ranks, after them those that had workers before. Errors: as FindJobId.
 absl::StatusOr<FindFilesResponse> FindFiles(const State& state, const std::string& reference,
                                             absl::Time now);
 

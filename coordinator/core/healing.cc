@@ -440,6 +440,7 @@ absl::Duration ExcludeNode(Context& context, Job& job, const std::string& node_i
 }
 
 void StartLife(Context& context, Job& job, Slot& slot) {
+  if (!slot.node_id.empty()) job.left_nodes.insert(slot.node_id);
   Worker& worker = slot.worker.emplace();
   worker.incarnation = absl::StrCat(job.id, ".", &slot - job.slots.data(), ".", ++slot.lives);
   worker.slot = static_cast<int>(&slot - job.slots.data());

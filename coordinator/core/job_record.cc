@@ -251,6 +251,7 @@ JobRecord ToRecord(const Job& job) {
     excluded.set_reason(exclusion.reason);
     excluded.set_times(exclusion.times);
   }
+  for (const std::string& node_id : job.left_nodes) record.add_left_nodes(node_id);
   record.set_timed_out(job.timed_out);
   record.set_pauses(job.starts_again_at != absl::InfinitePast());
   if (job.checkpoint) *record.mutable_checkpoint() = *job.checkpoint;
@@ -295,6 +296,7 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   job.generations = record.generations();
   job.stepped = record.stepped();
   if (record.has_drain()) job.drain = record.drain();
+  job.left_nodes = {record.left_nodes().begin(), record.left_nodes().end()};
   if (record.has_ending()) {
     Ending& ending = job.ending.emplace();
     ending.target = record.ending().target();

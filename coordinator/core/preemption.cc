@@ -29,6 +29,7 @@ bool LeavesByItself(const Job& job) {
 void PutAside(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     job.lives = std::max(job.lives, slot.lives);
+    if (!slot.node_id.empty()) job.left_nodes.insert(slot.node_id);
     if (!slot.worker || slot.unplaced()) continue;
     Worker& worker = *slot.worker;
     if (worker.session != 0) context.state.worker_sessions.erase(worker.session);

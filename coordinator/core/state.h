@@ -299,6 +299,8 @@ struct Job {
 
   std::vector<Slot> slots;
   std::vector<RowStamp> stamps;  // by place, of those that say so (Slot::written)
+  // Nodes that had a worker whose place has another node, or none, now: files of the run lie there.
+  std::set<std::string> left_nodes;
   GenerationState generation;
   int64_t generations = 0;
   bool stepped = false;                             // a step was committed since the start

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iostream>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -64,6 +65,12 @@ absl::StatusOr<std::string> FolderBelow(const std::string& run_dir) {
                                                  "': name one for the files with --to"));
 }
 
+// Returns where the files of one node go: those of a node that the job has left have names of files
+// of its present ones.
+std::string FolderFor(const std::string& folder, const FileNode& node) {
+  return node.left() ? absl::StrCat(folder, "/hosts/", node.node_id()) : folder;
+}
+
 // Returns what is to come from one node: the model lies with rank 0, logs on each.
 FetchRequest RequestOf(const FetchWish& wish, const FindFilesResponse& found,
                        const FileNode& node) {
@@ -72,7 +79,7 @@ FetchRequest RequestOf(const FetchWish& wish, const FindFilesResponse& found,
   request.set_node_id(node.node_id());
   request.set_logs(wish.logs || wish.all);
   request.set_model(wish.model && node.has_model());
-  request.set_all(wish.all && node.has_model());
+  request.set_all(wish.all && (node.has_model() || node.left()));
   return request;
 }
 
@@ -122,9 +129,11 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
     if (lacks_model) {
       wanted.set_model(node.has_model());
       wanted.set_logs(false);
+      wanted.set_all(wanted.all() && !node.left());
     }
     if (!wanted.logs() && !wanted.model() && !wanted.all()) continue;
-    FileReceiver receiver(fetched.folder);
+    if (node.left() && !IsPlainName(node.node_id())) continue;
+    FileReceiver receiver(FolderFor(fetched.folder, node));
     absl::Status got = client->Fetch(wanted, [&](const FilePiece& piece) {
       return piece.end() ? absl::OkStatus() : receiver.Take(piece);
     });
@@ -132,10 +141,13 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
     fetched.files += static_cast<int64_t>(receiver.names().size());
     fetched.bytes += receiver.bytes();
     if (absl::IsCancelled(got)) return got;
-    if (!got.ok()) {
-      fetched.missing.push_back(absl::StrCat("host ", Printable(node.host()), ": ",
-                                             Printable(std::string(got.message()))));
-    }
+    if (got.ok()) continue;
+    // It may have been on its way there only.
+    if (node.left() && absl::IsNotFound(got)) continue;
+    std::string why = absl::StrCat("host ", Printable(node.host()),
+                                   node.left() ? ", which the job has left: " : ": ",
+                                   Printable(std::string(got.message())));
+    (node.left() ? fetched.left_behind : fetched.missing).push_back(std::move(why));
   }
   if (fetched.files == 0 && !fetched.missing.empty()) {
     return absl::UnavailableError(
@@ -151,6 +163,7 @@ std::string FetchJson(const FetchedFiles& fetched) {
              .Add("files", fetched.files)
              .Add("bytes", fetched.bytes)
              .Raw("missing", JsonArrayOf(fetched.missing))
+             .Raw("left_behind", JsonArrayOf(fetched.left_behind))
              .Done() +
          "\n";
 }
@@ -166,10 +179,15 @@ int RunVerb(const FetchArgs& args) {
       {.job = args.job, .logs = args.logs, .model = args.model, .all = args.all, .to = args.to});
   if (!fetched.ok()) return Complain(fetched.status());
   if (fetched->was_here && !args.common.quiet) {
-    std::cerr << "the run's folder is on this host: nothing was fetched" << std::endl;
+    std::cerr << "the run's folder is on this host: nothing was fetched; where hosts do not share "
+                 "it, --to FOLDER brings what each of them has"
+              << std::endl;
   }
   for (const std::string& why : fetched->missing) {
     std::cerr << "not all files are here: " << why << std::endl;
+  }
+  for (const std::string& why : fetched->left_behind) {
+    std::cerr << "earlier files are left behind: " << why << std::endl;
   }
   if (args.common.output == Output::kJson) {
     std::cout << FetchJson(*fetched);

@@ -29,6 +29,8 @@ struct FetchedFiles {
   bool was_here = false;
   // Why files of some hosts are missing, a sentence each.
   std::vector<std::string> missing;
+  // The same of hosts that the job has left, whose files are those of earlier workers.
+  std::vector<std::string> left_behind;
 };
 
 // One line of JSON, as docs/json_output.md says.

@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "common/printable.h"
 #include "common/status.h"
 #include "launcher/agent/run_files.h"
@@ -31,6 +33,13 @@ absl::Status CheckName(const std::string& name) {
 }  // namespace
 
 FileReceiver::~FileReceiver() { Drop(); }
+
+std::string FileReceiver::part() const {
+  constexpr absl::string_view kEnd = ".part";
+  // A name may be as long as a file system takes.
+  const size_t begin = name_.rfind('/') + 1;  // 0: there is no folder
+  return absl::StrCat(folder_, "/", name_.substr(0, begin + NAME_MAX - kEnd.size()), kEnd);
+}
 
 void FileReceiver::Drop() {
   if (name_.empty()) return;

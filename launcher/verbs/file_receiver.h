@@ -34,7 +34,8 @@ class FileReceiver {
  private:
   absl::Status Begin(const FilePiece& piece);
   void Drop();
-  std::string part() const { return folder_ + "/" + name_ + ".part"; }
+  // Where it is until it is whole.
+  std::string part() const;
 
   const std::string folder_;
   std::vector<std::string> names_;  // of whole files

@@ -231,6 +231,33 @@ class HostFiles(HostsTest):
         code, _, err = self.verb("fetch", "nothing")
         self.assertEqual(code, 1, err)
 
+    def test_fetch_of_a_job_that_moved(self):
+        self.up_apart("runs", slots=(1, 1, 1))
+        path = self.job_file(steps=steps_that_last(12), extra=f"elastic: {{min_workers: 1}}\n{PACE}")
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 10, 60, "it trains")
+        moved = self.hosts_of(job)[0]
+        self.assertEqual(self.verb("drain", moved)[0], 0)
+        wait_until(lambda: moved not in self.hosts_of(job), 60, "rank 0 moved")
+        self.assertEqual(self.end_of(job, 90)["state"], "SUCCEEDED")
+        code, _, err = self.verb("fetch", "--all", "--to", "got", job)
+        self.assertEqual(code, 0, err)
+        (earlier,) = os.listdir(self.in_dir("got/hosts"))
+        steps = []
+        for name in (f"hosts/{earlier}/metrics.jsonl", "metrics.jsonl"):
+            with open(self.in_dir("got", name), encoding="utf-8") as file:
+                steps.append([line["step"] for line in map(json.loads, file) if line["kind"] == "step"])
+        self.assertEqual(steps[0][0], 1)
+        self.assertGreater(steps[1][0], 1)
+        self.assertTrue(os.path.exists(self.in_dir(f"got/hosts/{earlier}/logs/0.log")))
+        # That it is away takes nothing from what the job's own hosts have.
+        self.network[moved].power_off()
+        wait_until(lambda: sum(n["connected"] for n in self.nodes()) == 2, 20, "the host is away")
+        code, out, err = self.verb("fetch", "--all", "-o", "json", "--to", "rest", job)
+        self.assertEqual(code, 0, err)
+        self.assertRegex(err, rf"left behind: host {moved}, which the job has left: .* is away")
+        self.assertEqual(len(json.loads(out)["left_behind"]), 1)
+
     def sha256(self, path):
         with open(path, "rb") as file:
             return hashlib.sha256(file.read()).hexdigest()

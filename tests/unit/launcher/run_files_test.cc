@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <climits>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -79,7 +80,8 @@ TEST_F(RunFilesTest, NamesThatProgramsGiveTheirFiles) {
   for (int i = 1; i < kMostRunFolders; ++i) absl::StrAppend(&deep, "/", i);
   fs::create_directories(run() + "/" + deep + "/deeper");
   const std::vector<std::string> names = {deep + "/last", "work/epoch=3-step=100.ckpt",
-                                          "work/loss curve (käse).png", "work/~x+y@z,[1]"};
+                                          "work/loss curve (käse).png", "work/~x+y@z,[1]",
+                                          "work/" + std::string(NAME_MAX, 'n')};
   for (const std::string& name : names) Write(name, name);
   for (const char* name : {"/deeper/x", "/a\nb", "/.hydra"}) Write(deep + name, "left out");
   wanted_.set_all(true);
