@@ -34,6 +34,7 @@ std::string ConfigJson(const JobSpec& job, const engine::Plan& plan) {
   config.Raw("data", MessageJson(job.train().data()));
   config.Add("precision", plan.spec().precision).Add("seed", job.train().seed());
   config.Add("eval_block", plan.spec().eval_block);
+  if (job.train().has_passes()) config.Raw("passes", MessageJson(job.train().passes()));
   // Workers start in it, wherever it is here.
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::current_path(error);

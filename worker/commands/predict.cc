@@ -87,6 +87,21 @@ class Output {
   std::unique_ptr<DurableFile> file_;
 };
 
+// The numbers of one sample of a block, which are the first field where they are not whole. Errors:
+// InvalidArgument when one is not finite.
+absl::Status CheckSample(const data::Dataset& dataset, const BlockReader::Block& block,
+                         int64_t sample, const std::string& file) {
+  const FieldSpec& field = dataset.fields().front();
+  if (field.type != FieldSpec::Type::kFloat32) return absl::OkStatus();
+  const auto* const values = static_cast<const float*>(block.fields[0]) + sample * field.elements();
+  if (std::all_of(values, values + field.elements(), [](float v) { return std::isfinite(v); })) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(file.empty() ? "the data's test split" : file, ": sample ", block.first + sample,
+                   ", counted from 0, has a number that is not finite in fp32"));
+}
+
 // In fp64 from the largest logit down, then rounded once.
 void Softmax(absl::Span<const float> logits, std::vector<float>* probabilities) {
   const double top = *std::max_element(logits.begin(), logits.end());
@@ -142,7 +157,11 @@ absl::Status AnswerPredict(const PredictRequest& request) {
         for (int64_t row = 0; row < block.valid * targets; ++row) {
           const auto outputs =
               logits.subspan(static_cast<size_t>(row) * columns, static_cast<size_t>(classes));
-          LS_RETURN_IF_ERROR(CheckFinite(outputs));
+          const absl::Status finite = CheckFinite(outputs);
+          if (!finite.ok()) {
+            LS_RETURN_IF_ERROR(CheckSample(*dataset, block, row / targets, request.inputs()));
+            return finite;
+          }
           Softmax(outputs, &probabilities);
           const std::string_view bytes(reinterpret_cast<const char*>(probabilities.data()),
                                        probabilities.size() * sizeof(float));

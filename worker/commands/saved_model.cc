@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/storage.h"
+#include "common/available_memory.h"
 #include "common/half.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -25,6 +26,7 @@
 #include "worker/setup/compiled_job.h"
 #include "worker/setup/job_plan.h"
 #include "worker/setup/model_plan.h"
+#include "worker/text/bytes_text.h"
 
 namespace lockstep::worker {
 namespace {
@@ -145,18 +147,26 @@ absl::StatusOr<std::unique_ptr<SavedModel>> SavedModel::Open(const std::string& 
   spec.input = InputOf(model->config_);
   // The config of an older version does not say it.
   spec.eval_block = EvalBlockOf(block > 0 ? block : model->config_.eval_block(), spec.input.fields);
+  spec.passes = PassOptionsOf(model->config_.passes());
   spec.decode = decode;
   spec.threads = std::max(1, threads);
   if (!model->config_.precision().empty()) spec.precision = model->config_.precision();
   const bool cuda = absl::StartsWith(device, "cuda");
   if (cuda) spec.device = engine::DeviceKind::kCuda;
   LS_ASSIGN_OR_RETURN(model->plan_, engine::Plan::CompileInference(spec));
-  model->state_ = AllocateAligned(model->plan_->state_bytes());
-  if (!cuda) model->arena_ = AllocateAligned(model->plan_->arena_bytes());
-  if (model->state_ == nullptr || (!cuda && model->arena_ == nullptr)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for the model: its weights take ", model->plan_->state_bytes(),
-                     " bytes, a block ", model->plan_->arena_bytes()));
+  const size_t weights = model->plan_->state_bytes(),
+               arena = cuda ? 0 : model->plan_->arena_bytes();
+  // The kernel gives more than there is, and ends somebody when it is written to.
+  bool fits = static_cast<double>(weights) + static_cast<double>(arena) <=
+              static_cast<double>(AvailableMemory());
+  if (fits) model->state_ = AllocateAligned(weights);
+  fits = fits && model->state_ != nullptr;
+  if (fits && !cuda) model->arena_ = AllocateAligned(arena);
+  if (!fits || (!cuda && model->arena_ == nullptr)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no memory for the model: its weights take ", BytesText(static_cast<double>(weights)),
+        cuda ? "" : absl::StrCat(", a block ", BytesText(static_cast<double>(arena))), ", and ",
+        BytesText(static_cast<double>(AvailableMemory())), " are left"));
   }
   engine::Memory memory{model->state_.get(), model->arena_.get()};
   if (cuda && device.size() > 5 && !absl::SimpleAtoi(device.substr(5), &memory.gpu)) {

@@ -235,6 +235,8 @@ engine::FusionPatterns PatternsOf(const Passes& passes) {
   return on;
 }
 
+}  // namespace
+
 engine::PassOptions PassOptionsOf(const Passes& passes) {
   engine::PassOptions options;
   if (passes.has_fuse()) options.fuse = passes.fuse();
@@ -251,8 +253,6 @@ engine::PassOptions PassOptionsOf(const Passes& passes) {
   }
   return options;
 }
-
-}  // namespace
 
 int64_t EvalBlockOf(int64_t given, const std::vector<FieldSpec>& fields) {
   if (given > 0) return given;

@@ -69,6 +69,7 @@ TEST_F(JsonFiles, ConfigOfAModel) {
   train.set_seed(~uint64_t{0});
   train.mutable_optimizer()->mutable_sgd()->set_lr(0.1);
   train.mutable_eval()->set_every("never");
+  train.mutable_passes()->set_fuse(false);
   const JobData data = OpenJobData(job).value();
   const CompiledJob compiled = CompileJob(job, *data.train).value();
   const std::vector<char> state(compiled.plan->state_bytes());

@@ -4,12 +4,16 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
+#include <vector>
 
+#include "data/npy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/small_job.h"
 #include "worker/checkpoint/model_writer.h"
+#include "worker/commands/answers.h"
 #include "worker/commands/compare.h"
 #include "worker/commands/job_report.h"
 #include "worker/commands/saved_model.h"
@@ -283,6 +287,46 @@ TEST_F(SavedModelTest, IsBuiltAgainFromItsFolder) {
   const auto same = SavedModel::Open(folder_ + "/model.safetensors", 1, "cpu", 0);
   ASSERT_TRUE(same.ok()) << same.status();
   EXPECT_EQ((*same)->plan().spec().eval_block, 50);  // that of the training
+}
+
+// They decide the last bits of what it computes.
+TEST_F(SavedModelTest, IsComputedWithTheJobsPasses) {
+  JobSpec spec = SmallJob();
+  spec.mutable_train()->mutable_passes()->set_fuse(false);
+  spec.mutable_train()->mutable_passes()->set_fuse_norms(false);
+  const Compiled job(spec);
+  const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
+  ASSERT_TRUE(WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
+  const auto model = SavedModel::Open(folder_, 1, "", 50);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_FALSE((*model)->plan().spec().passes.fuse);
+  EXPECT_FALSE((*model)->plan().spec().passes.patterns.norms);
+  EXPECT_TRUE((*model)->plan().spec().passes.patterns.loss);
+}
+
+TEST_F(SavedModelTest, AnInputThatIsNotFiniteIsNamed) {
+  const JobSpec spec = SmallJob();
+  const Compiled job(spec);
+  const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
+  ASSERT_TRUE(WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
+  PredictRequest request;
+  request.set_model(folder_);
+  request.set_threads(1);
+  request.set_inputs(folder_ + "/in.npy");
+  request.set_out(folder_ + "/out.jsonl");
+  std::vector<float> inputs(3 * 40, 0.5F);
+  const auto predict = [&] {
+    std::ofstream(request.inputs())
+        << data::FormatNpyHeader(data::NpyType::kFloat32, {3, 40})
+        << std::string(reinterpret_cast<const char*>(inputs.data()), 4 * inputs.size());
+    return AnswerPredict(request);
+  };
+  const absl::Status good = predict();
+  EXPECT_TRUE(good.ok()) << good;
+  inputs[2 * 40 + 7] = std::numeric_limits<float>::quiet_NaN();
+  const absl::Status bad = predict();
+  EXPECT_EQ(bad.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(bad.message()), HasSubstr("in.npy: sample 2, counted from 0, has"));
 }
 
 TEST_F(SavedModelTest, SaysWhatIsMissingOrWrong) {
