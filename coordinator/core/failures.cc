@@ -82,6 +82,11 @@ const Worker* FirstOf(const Job& job, const std::vector<const Worker*>& failed) 
   return first.worker;
 }
 
+bool BlamesNetwork(const Worker& worker) {
+  return worker.peer_lost && (worker.peer_lost->kind() == PeerLost::SILENT ||
+                              worker.peer_lost->kind() == PeerLost::DAMAGED);
+}
+
 // The one that most of the victims and of those still there lost sight of, when nobody is known to
 // have failed; of several that whom the first place lost.
 const Worker* LostPeer(const Job& job, const std::vector<const Worker*>& victims) {
@@ -89,11 +94,11 @@ const Worker* LostPeer(const Job& job, const std::vector<const Worker*>& victims
   std::vector<std::string> in_order;
   const auto count = [&](const Worker& worker) {
     if (!worker.peer_lost || worker.lost_peer.empty()) return;
-    const bool network = worker.peer_lost->kind() == PeerLost::SILENT ||
-                         worker.peer_lost->kind() == PeerLost::DAMAGED;
     const Worker* lost = FindWorker(job, worker.lost_peer);
     // It has left the generation like the others: it was the network's fault, and is nobody's.
-    if (network && lost != nullptr && !lost->dead() && StandsBetween(job, *lost)) return;
+    if (BlamesNetwork(worker) && lost != nullptr && !lost->dead() && StandsBetween(job, *lost)) {
+      return;
+    }
     lost_by[worker.lost_peer].insert(worker.slot);
     in_order.push_back(worker.lost_peer);
   };
@@ -227,6 +232,16 @@ void Judge(Context& context, Job& job, Worker& worker, const std::string& verdic
   worker.node_lost = !NodeInSight(context.state, worker, context.now);
   if (worker.node_lost) NoteNodeFailure(context, worker.node_id, "it was lost with work on it", "");
   context.touched_jobs.insert(job.id);
+}
+
+void ForgetSilentLinks(Job& job) {
+  for (Worker& worker : job.former) {
+    if (!BlamesNetwork(worker) || worker.lost_peer.empty()) continue;
+    const Worker* lost = FindWorker(job, worker.lost_peer);
+    if (lost == nullptr || lost->dead()) continue;
+    worker.lost_peer.clear();
+    ++worker.reports;  // its row changes
+  }
 }
 
 void UpdateKill(Context& context, Job& job) {

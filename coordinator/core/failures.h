@@ -37,6 +37,10 @@ const Worker& Named(const Job& job, const std::vector<const Worker*>& failed);
 // Names that one, and its victims.
 Fault NameFault(const Job& job, const std::vector<const Worker*>& failed);
 
+// When the members of a generation have all left it: that one of those who are gone did not hear
+// of one who lives was the network's fault, and nobody's.
+void ForgetSilentLinks(Job& job);
+
 // Decides whether the survivors of an ending job are killed now: at once when the culprit is known,
 // a little later when only victims have spoken.
 void UpdateKill(Context& context, Job& job);

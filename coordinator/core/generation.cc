@@ -286,6 +286,7 @@ bool IsUnexplained(const Job& job) {
 
 void Form(Context& context, Job& job, const Members& members) {
   NameLostRanks(context, job);
+  ForgetSilentLinks(job);
   int64_t highest = job.generation.message.generation();
   for (const Worker* worker : members) {
     highest = std::max<int64_t>(highest, worker->ready->highest_generation());
