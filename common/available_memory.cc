@@ -18,10 +18,13 @@ namespace {
 struct Names {
   const char* limit;
   const char* used;
-  const char* inactive;  // in memory.stat: page cache of the group and all below it
+  // In memory.stat: page cache of the group and all below it.
+  const char* inactive;
+  const char* active;
 };
-constexpr Names kV1 = {"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file"};
-constexpr Names kV2 = {"/memory.max", "/memory.current", "inactive_file"};
+constexpr Names kV1 = {"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file",
+                       "total_active_file"};
+constexpr Names kV2 = {"/memory.max", "/memory.current", "inactive_file", "active_file"};
 
 // MemAvailable of /proc/meminfo, which is in KiB.
 std::optional<int64_t> MemAvailable(const std::string& proc) {
@@ -64,7 +67,8 @@ int64_t LeftInGroups(const std::string& root, std::string group, const Names& na
     const std::optional<int64_t> limit = ReadNumber(folder + names.limit);
     const std::optional<int64_t> used = ReadNumber(folder + names.used);
     if (limit.has_value() && used.has_value()) {
-      const int64_t cached = ReadStat(folder + "/memory.stat", names.inactive);
+      const std::string stat = folder + "/memory.stat";
+      const int64_t cached = ReadStat(stat, names.inactive) + ReadStat(stat, names.active);
       const int64_t held = std::max<int64_t>(0, *used - cached);
       left = std::min(left, std::max<int64_t>(0, *limit - held));
     }

@@ -11,9 +11,9 @@
 namespace lockstep {
 
 // Bytes: the smallest of MemAvailable and what the limits of this process's control groups leave,
-// of the v2 hierarchy and of v1's memory controller. Inactive page cache counts as free: the kernel
-// takes it back before it kills. INT64_MAX when the system does not say. `proc` and `groups` are
-// where the kernel shows these.
+// of the v2 hierarchy and of v1's memory controller. Page cache counts as free, as in MemAvailable:
+// the kernel takes it back before it kills. INT64_MAX when the system does not say. `proc` and
+// `groups` are where the kernel shows these.
 int64_t AvailableMemory(const std::string& proc = "/proc",
                         const std::string& groups = "/sys/fs/cgroup");
 

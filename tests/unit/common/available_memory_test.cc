@@ -46,20 +46,20 @@ TEST_F(AvailableMemoryTest, EveryGroupOnTheWayLimits) {
   EXPECT_EQ(Available(), 100);
 }
 
-TEST_F(AvailableMemoryTest, InactivePagesOfFilesAreFree) {
+TEST_F(AvailableMemoryTest, PagesOfFilesAreFree) {
   Write("proc/self/cgroup", "0::/job\n");
   Write("groups/job/memory.max", "1000\n");
   Write("groups/job/memory.current", "900\n");
   Write("groups/job/memory.stat", "anon 500\ninactive_file 250\nactive_file 150\n");
-  EXPECT_EQ(Available(), 350);
+  EXPECT_EQ(Available(), 500);
 }
 
 TEST_F(AvailableMemoryTest, TheFirstVersionOfGroupsToo) {
   Write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/a\n0::/\n");
   Write("groups/memory/docker/a/memory.limit_in_bytes", "1000\n");
   Write("groups/memory/docker/a/memory.usage_in_bytes", "900\n");
-  Write("groups/memory/docker/a/memory.stat", "inactive_file 10\ntotal_inactive_file 100\n");
-  EXPECT_EQ(Available(), 200);
+  Write("groups/memory/docker/a/memory.stat", "inactive_file 10\ntotal_inactive_file 100\ntotal_active_file 50\n");
+  EXPECT_EQ(Available(), 250);
 }
 
 TEST_F(AvailableMemoryTest, InAContainerTheRootIsItsOwn) {
