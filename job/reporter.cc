@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "common/utf8.h"
+#include "job/nearest_name.h"
 
 namespace lockstep::job {
 namespace {
@@ -20,7 +21,9 @@ constexpr absl::string_view kFlag = "--set ";
 constexpr size_t kLongestShownLine = 400;
 
 bool NamesSecret(absl::string_view line) {
-  return absl::StrContains(absl::AsciiStrToLower(line), "secret");
+  if (absl::StrContains(absl::AsciiStrToLower(line), "secret")) return true;
+  const absl::string_view key = line.substr(0, line.find(':'));
+  return key.size() < line.size() && NearestName(key, {"secrets"}) == "secrets";
 }
 
 // Returns whether line `at` may show a secret: it names `secrets`, as it should be or not, or
@@ -64,8 +67,8 @@ void Reporter::Error(const Place& place, std::string message) {
   d.column = CountCharacters(line.substr(0, begin)) + 1;
   d.width = std::max(1, CountCharacters(line.substr(begin, std::max(place.width, 1))));
   // Another misspelling is known by the name that the message proposes.
-  const bool secret = MayShowSecret(lines_[place.source], place.line) ||
-                      absl::StrContains(d.message, "'secrets'");
+  const bool secret =
+      MayShowSecret(lines_[place.source], place.line) || absl::StrContains(d.message, "'secrets'");
   if (line.size() <= kLongestShownLine && !secret) d.source_line = std::string(line);
   if (place.source == 0) {
     d.file = file_;

@@ -280,10 +280,12 @@ TEST(JobFile, NeverShowsSecrets) {
   ASSERT_FALSE(bad.ok());
   EXPECT_THAT(bad.FormatErrors(), Not(HasSubstr("hush")));
   for (const char* name : {"secret", "Secrets", "secerts"}) {
-    const LoadResult misspelt =
-        ParseJob(absl::StrCat(kTrain, name, ": {TOKEN: hush}\n"), "x.yaml", {});
-    ASSERT_FALSE(misspelt.ok());
-    EXPECT_THAT(misspelt.FormatErrors(), Not(HasSubstr("hush"))) << name;
+    for (const char* value : {" {TOKEN: hush}", "\n  TOKEN: \"hush", "\n  T: hush\n  T: hush2"}) {
+      const LoadResult misspelt =
+          ParseJob(absl::StrCat(kTrain, name, ":", value, "\n"), "x.yaml", {});
+      ASSERT_FALSE(misspelt.ok());
+      EXPECT_THAT(misspelt.FormatErrors(), Not(HasSubstr("hush"))) << name << value;
+    }
   }
 }
 
