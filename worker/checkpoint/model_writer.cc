@@ -34,7 +34,15 @@ std::string ConfigJson(const JobSpec& job, const engine::Plan& plan) {
   config.Raw("data", MessageJson(job.train().data()));
   config.Add("precision", plan.spec().precision).Add("seed", job.train().seed());
   config.Add("eval_block", plan.spec().eval_block);
-  if (job.train().has_passes()) config.Raw("passes", MessageJson(job.train().passes()));
+  Passes passes = job.train().passes();
+  // What only places memory or orders work is nothing of the model's.
+  passes.clear_in_place();
+  passes.clear_reuse_memory();
+  passes.clear_keep_constants();
+  passes.clear_bucket_size();
+  passes.clear_step_graph();
+  passes.clear_whole_step_graph();
+  if (passes.ByteSizeLong() > 0) config.Raw("passes", MessageJson(passes));
   // Workers start in it, wherever it is here.
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::current_path(error);
