@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/agent_words.h"
+#include "coordinator/core/files.h"
 #include "coordinator/core/handover.h"
 #include "coordinator/core/journal.h"
 #include "coordinator/core/nodes.h"
@@ -293,6 +294,7 @@ void VacateLeft(Job& job, const Worker& worker) {
   for (Slot& slot : job.slots) {
     if (!slot.worker || &*slot.worker != &worker) continue;
     slot.last_peak_rss_bytes = worker.exited->peak_rss_bytes();
+    NoteLeft(worker, job);
     slot.worker.reset();
     return;
   }

@@ -12,16 +12,16 @@
 namespace lockstep::coordinator {
 namespace {
 
-FileNode* NodeIn(FindFilesResponse& response, const std::string& node_id) {
-  for (FileNode& node : *response.mutable_nodes()) {
-    if (node.node_id() == node_id) return &node;
-  }
-  return nullptr;
+template <typename Nodes>
+FileNode* NodeIn(Nodes* nodes, const std::string& node_id) {
+  const auto found = std::find_if(nodes->begin(), nodes->end(),
+                                  [&](const FileNode& node) { return node.node_id() == node_id; });
+  return found == nodes->end() ? nullptr : &*found;
 }
 
-FileNode& AddNode(const State& state, const std::string& node_id, const std::string& host,
-                  absl::Time now, FindFilesResponse& response) {
-  FileNode& node = *response.add_nodes();
+FileNode NodeOf(const State& state, const std::string& node_id, const std::string& host,
+                absl::Time now) {
+  FileNode node;
   node.set_node_id(node_id);
   const auto known = state.nodes.find(node_id);
   node.set_connected(known != state.nodes.end() && InSight(state, known->second, now));
@@ -30,6 +30,10 @@ FileNode& AddNode(const State& state, const std::string& node_id, const std::str
 }
 
 }  // namespace
+
+void NoteLeft(const Worker& worker, Job& job) {
+  if (worker.pid != 0 && !worker.node_id.empty()) job.left_nodes.insert(worker.node_id);
+}
 
 absl::StatusOr<FindFilesResponse> FindFiles(const State& state, const std::string& reference,
                                             absl::Time now) {
@@ -42,20 +46,23 @@ absl::StatusOr<FindFilesResponse> FindFiles(const State& state, const std::strin
   response.set_submit_dir(job.request.submit_dir());
   response.set_model_path(job.result.model_path());
   response.set_command(IsCommand(job));
-  for (const Slot& slot : job.slots) {
-    const std::string& node_id = slot.worker ? slot.worker->node_id : slot.node_id;
-    if (node_id.empty()) continue;
-    FileNode* node = NodeIn(response, node_id);
-    if (node == nullptr) {
-      node = &AddNode(state, node_id, slot.worker ? slot.worker->host : node_id, now, response);
+  // Rank 0's first, also where one that hands over to it has not ended yet.
+  for (const bool leaving : {false, true}) {
+    for (const Slot& slot : job.slots) {
+      if (!slot.worker || slot.worker->leaving() != leaving) continue;
+      const Worker& worker = *slot.worker;
+      if (worker.node_id.empty()) continue;
+      FileNode* node = NodeIn(response.mutable_nodes(), worker.node_id);
+      if (node == nullptr) {
+        node = response.add_nodes();
+        *node = NodeOf(state, worker.node_id, worker.host, now);
+      }
+      if (worker.finished && !worker.finished->model_path().empty()) node->set_has_model(true);
     }
-    const bool wrote =
-        slot.worker && slot.worker->finished && !slot.worker->finished->model_path().empty();
-    if (wrote) node->set_has_model(true);
   }
   for (const std::string& node_id : job.left_nodes) {
-    if (NodeIn(response, node_id) != nullptr) continue;
-    AddNode(state, node_id, node_id, now, response).set_left(true);
+    if (NodeIn(response.mutable_nodes(), node_id) != nullptr) continue;
+    *response.add_left_nodes() = NodeOf(state, node_id, node_id, now);
   }
   return response;
 }
@@ -64,7 +71,8 @@ absl::StatusOr<SessionId> FileSender(const State& state, const std::string& refe
                                      const std::string& node_id, absl::Time now) {
   absl::StatusOr<FindFilesResponse> found = FindFiles(state, reference, now);
   if (!found.ok()) return found.status();
-  const FileNode* const node = NodeIn(*found, node_id);
+  const FileNode* node = NodeIn(found->mutable_nodes(), node_id);
+  if (node == nullptr) node = NodeIn(found->mutable_left_nodes(), node_id);
   if (node == nullptr) {
     return absl::NotFoundError(
         absl::StrCat("no worker of job ", found->job_id(), " was on node ", node_id));

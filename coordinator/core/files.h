@@ -13,7 +13,10 @@
 
 namespace lockstep::coordinator {
 
-// The nodes come in the order of the ranks, after them those that had workers before. Errors: as FindJobId.
+// The worker's place becomes another's, or nobody's: its node has files of it.
+void NoteLeft(const Worker& worker, Job& job);
+
+// The nodes come in the order of the ranks. Errors: as FindJobId.
 absl::StatusOr<FindFilesResponse> FindFiles(const State& state, const std::string& reference,
                                             absl::Time now);
 

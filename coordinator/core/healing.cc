@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/command.h"
 #include "coordinator/core/failures.h"
+#include "coordinator/core/files.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/handover.h"
 #include "coordinator/core/job_machine.h"
@@ -396,6 +397,7 @@ void Retire(Context& context, Job& job, Slot& slot, int64_t fault) {
     context.state.worker_sessions.erase(worker.session);
     worker.session = 0;
   }
+  NoteLeft(worker, job);
   worker.fault = fault;
   worker.ready.reset();
   context.wish_nodes.push_back(worker.node_id);
@@ -440,7 +442,6 @@ absl::Duration ExcludeNode(Context& context, Job& job, const std::string& node_i
 }
 
 void StartLife(Context& context, Job& job, Slot& slot) {
-  if (!slot.node_id.empty()) job.left_nodes.insert(slot.node_id);
   Worker& worker = slot.worker.emplace();
   worker.incarnation = absl::StrCat(job.id, ".", &slot - job.slots.data(), ".", ++slot.lives);
   worker.slot = static_cast<int>(&slot - job.slots.data());

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/command.h"
+#include "coordinator/core/files.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/journal.h"
@@ -29,9 +30,9 @@ bool LeavesByItself(const Job& job) {
 void PutAside(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     job.lives = std::max(job.lives, slot.lives);
-    if (!slot.node_id.empty()) job.left_nodes.insert(slot.node_id);
     if (!slot.worker || slot.unplaced()) continue;
     Worker& worker = *slot.worker;
+    NoteLeft(worker, job);
     if (worker.session != 0) context.state.worker_sessions.erase(worker.session);
     worker.session = 0;
     worker.fault = 0;

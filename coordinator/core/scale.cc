@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/access.h"
 #include "coordinator/core/failures.h"
+#include "coordinator/core/files.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/questions.h"
 #include "coordinator/core/queue_view.h"
@@ -107,6 +108,7 @@ absl::Status AddPlace(Context& context, Job& job) {
     if (slot.wanted || ComesBack(slot)) continue;
     slot.wanted = true;
     if (slot.worker && !slot.worker->leaving()) return absl::OkStatus();  // it had not left yet
+    if (slot.worker) NoteLeft(*slot.worker, job);
     if (slot.worker) job.former.push_back(*slot.worker);
     StartLife(context, job, slot);
     if (!slot.unplaced()) return absl::OkStatus();

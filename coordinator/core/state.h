@@ -299,7 +299,7 @@ struct Job {
 
   std::vector<Slot> slots;
   std::vector<RowStamp> stamps;  // by place, of those that say so (Slot::written)
-  // Nodes that had a worker whose place has another node, or none, now: files of the run lie there.
+  // Nodes that had a worker which is in no place any more: files of the run lie there (files.h).
   std::set<std::string> left_nodes;
   GenerationState generation;
   int64_t generations = 0;

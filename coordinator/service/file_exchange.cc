@@ -64,6 +64,7 @@ grpc::Status FileExchange::Fetch(grpc::ServerContext* context, const FetchReques
   SendFiles wanted;
   wanted.set_ticket(ticket);
   wanted.set_logs(request->logs());
+  wanted.set_records(request->records());
   wanted.set_model(request->model());
   wanted.set_all(request->all());
   const absl::Status asked =

@@ -116,6 +116,7 @@ absl::StatusOr<std::vector<std::string>> ListRunFiles(int folder, const SendFile
   if (wanted.all()) {
     LS_RETURN_IF_ERROR(AddFiles(folder, "", 0, /*deep=*/true, &names));
   } else {
+    if (wanted.records()) LS_RETURN_IF_ERROR(AddFiles(folder, "", 1, /*deep=*/false, &names));
     if (wanted.logs()) LS_RETURN_IF_ERROR(AddFiles(folder, "logs", 1, /*deep=*/false, &names));
     if (wanted.model()) LS_RETURN_IF_ERROR(AddFiles(folder, "model", 1, /*deep=*/false, &names));
   }

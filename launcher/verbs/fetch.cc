@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/verbs/fetch.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -65,22 +69,90 @@ absl::StatusOr<std::string> FolderBelow(const std::string& run_dir) {
                                                  "': name one for the files with --to"));
 }
 
-// Returns where the files of one node go: those of a node that the job has left have names of files
-// of its present ones.
-std::string FolderFor(const std::string& folder, const FileNode& node) {
-  return node.left() ? absl::StrCat(folder, "/hosts/", node.node_id()) : folder;
+// What is to come from one node, and where to.
+struct Part {
+  const FileNode* node = nullptr;
+  FetchRequest request;
+  std::string folder;
+  bool earlier = false;  // of workers that were there before
+};
+
+// Files that have the names of others, those of the job's present workers.
+std::string FolderOfEarlier(const std::string& folder, const FileNode& node) {
+  return absl::StrCat(folder, "/hosts/", node.node_id());
 }
 
-// Returns what is to come from one node: the model lies with rank 0, logs on each.
-FetchRequest RequestOf(const FetchWish& wish, const FindFilesResponse& found,
-                       const FileNode& node) {
-  FetchRequest request;
-  request.set_job_id(found.job_id());
-  request.set_node_id(node.node_id());
-  request.set_logs(wish.logs || wish.all);
-  request.set_model(wish.model && node.has_model());
-  request.set_all(wish.all && (node.has_model() || node.left()));
-  return request;
+// The model lies with rank 0, logs on each; metrics, and logs of earlier lives, also where ranks
+// were before. `missing`: of the model alone, which is not here.
+std::vector<Part> PartsOf(const FetchWish& wish, const FindFilesResponse& found, bool missing,
+                          const std::string& folder) {
+  std::vector<Part> parts;
+  const auto add = [&](const FileNode& node, bool earlier) -> FetchRequest& {
+    Part& part = parts.emplace_back();
+    part.node = &node;
+    part.folder = earlier ? FolderOfEarlier(folder, node) : folder;
+    part.earlier = earlier;
+    part.request.set_job_id(found.job_id());
+    part.request.set_node_id(node.node_id());
+    return part.request;
+  };
+  for (const FileNode& node : found.nodes()) {
+    const bool all = wish.all && node.has_model();
+    if (missing) {
+      if (!node.has_model()) continue;
+      FetchRequest& request = add(node, false);
+      request.set_model(true);
+      request.set_all(all);
+      continue;
+    }
+    if (wish.logs || wish.all || (wish.model && node.has_model())) {
+      FetchRequest& request = add(node, false);
+      request.set_logs(wish.logs || wish.all);
+      request.set_model(wish.model && node.has_model());
+      request.set_all(all);
+    }
+    if (wish.all && !all && IsPlainName(node.node_id())) add(node, true).set_records(true);
+  }
+  if (missing || !(wish.logs || wish.all)) return parts;
+  for (const FileNode& node : found.left_nodes()) {
+    if (!IsPlainName(node.node_id())) continue;
+    FetchRequest& request = add(node, true);
+    request.set_logs(true);
+    request.set_records(wish.all);
+  }
+  return parts;
+}
+
+bool AreEqual(const fs::path& one, const fs::path& other) {
+  std::ifstream a(one, std::ios::binary), b(other, std::ios::binary);
+  if (!a || !b) return false;
+  std::vector<char> left(1 << 16), right(1 << 16);
+  while (true) {
+    a.read(left.data(), static_cast<std::streamsize>(left.size()));
+    b.read(right.data(), static_cast<std::streamsize>(right.size()));
+    if (a.gcount() != b.gcount() ||
+        !std::equal(left.begin(), left.begin() + a.gcount(), right.begin())) {
+      return false;
+    }
+    if (a.gcount() == 0) return true;
+  }
+}
+
+// Where hosts share a folder all have the same files: what is in `folder` already goes. Returns how
+// many did.
+int64_t DropEqual(const fs::path& folder, const fs::path& earlier,
+                  const std::vector<std::string>& names) {
+  std::error_code error;
+  int64_t dropped = 0;
+  for (const std::string& name : names) {
+    if (!AreEqual(folder / name, earlier / name)) continue;
+    dropped += fs::remove(earlier / name, error) ? 1 : 0;
+  }
+  // Only those that are empty.
+  ::rmdir((earlier / "logs").c_str());
+  ::rmdir(earlier.c_str());
+  ::rmdir(earlier.parent_path().c_str());
+  return dropped;
 }
 
 }  // namespace
@@ -89,7 +161,7 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
   FindFilesRequest request;
   request.set_job_id(wish.job);
   LS_ASSIGN_OR_RETURN(FindFilesResponse found, client->FindFiles(request, kReply));
-  if (found.nodes().empty()) {
+  if (found.nodes().empty() && found.left_nodes().empty()) {
     return absl::NotFoundError(
         absl::StrCat("job ", found.job_id(), " has had no worker yet, so it has no files"));
   }
@@ -103,7 +175,7 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
                                                 : " has not written a model yet"));
   }
   // While a job runs rank 0's node has its metrics.
-  if (!any_model && wish.all) found.mutable_nodes(0)->set_has_model(true);
+  if (!any_model && wish.all && !found.nodes().empty()) found.mutable_nodes(0)->set_has_model(true);
   FetchedFiles fetched;
   fetched.folder = wish.to;
   if (wish.to.empty()) {
@@ -124,34 +196,34 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
   if (!is_the_runs) LS_RETURN_IF_ERROR(MakeFolder(fetched.folder));
   if (no_model && !found.command())
     fetched.missing.push_back("the job has not written a model yet");
-  for (const FileNode& node : found.nodes()) {
-    FetchRequest wanted = RequestOf(wish, found, node);
-    if (lacks_model) {
-      wanted.set_model(node.has_model());
-      wanted.set_logs(false);
-      wanted.set_all(wanted.all() && !node.left());
-    }
-    if (!wanted.logs() && !wanted.model() && !wanted.all()) continue;
-    if (node.left() && !IsPlainName(node.node_id())) continue;
-    FileReceiver receiver(FolderFor(fetched.folder, node));
-    absl::Status got = client->Fetch(wanted, [&](const FilePiece& piece) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> earlier;  // by folder
+  for (const Part& part : PartsOf(wish, found, lacks_model, fetched.folder)) {
+    FileReceiver receiver(part.folder);
+    absl::Status got = client->Fetch(part.request, [&](const FilePiece& piece) {
       return piece.end() ? absl::OkStatus() : receiver.Take(piece);
     });
     if (got.ok()) got = receiver.Finish();
     fetched.files += static_cast<int64_t>(receiver.names().size());
     fetched.bytes += receiver.bytes();
+    if (part.earlier) earlier.emplace_back(part.folder, receiver.names());
     if (absl::IsCancelled(got)) return got;
-    if (got.ok()) continue;
     // It may have been on its way there only.
-    if (node.left() && absl::IsNotFound(got)) continue;
-    std::string why = absl::StrCat("host ", Printable(node.host()),
-                                   node.left() ? ", which the job has left: " : ": ",
-                                   Printable(std::string(got.message())));
-    (node.left() ? fetched.left_behind : fetched.missing).push_back(std::move(why));
+    if (got.ok() || (part.earlier && absl::IsNotFound(got))) continue;
+    const std::string host = absl::StrCat("host ", Printable(part.node->host()));
+    const std::string why = Printable(std::string(got.message()));
+    if (part.earlier) {
+      fetched.left_behind.push_back(absl::StrCat(host, ", where the job was before: ", why));
+    } else {
+      fetched.missing.push_back(absl::StrCat(host, ": ", why));
+    }
   }
-  if (fetched.files == 0 && !fetched.missing.empty()) {
-    return absl::UnavailableError(
-        absl::StrCat("no file was fetched; ", absl::StrJoin(fetched.missing, "; ")));
+  for (const auto& [folder, names] : earlier) {
+    fetched.files -= DropEqual(fetched.folder, folder, names);
+  }
+  if (fetched.files == 0 && !(fetched.missing.empty() && fetched.left_behind.empty())) {
+    std::vector<std::string> all = fetched.missing;
+    all.insert(all.end(), fetched.left_behind.begin(), fetched.left_behind.end());
+    return absl::UnavailableError(absl::StrCat("no file was fetched; ", absl::StrJoin(all, "; ")));
   }
   return fetched;
 }
