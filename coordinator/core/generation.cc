@@ -347,7 +347,7 @@ void MaybeFormGeneration(Context& context, Job& job) {
   const bool active = HasActiveGeneration(job);
   if (active ? !HaveRegrouped(context, job) : MustWait(context, job)) return;
   if (!active && WaitsForReach(context, job)) return;
-  KeepWhoIsNeeded(job);
+  if (KeepWhoIsNeeded(job)) context.schedule = true;
   Members members, leaving;
   for (Slot& slot : job.slots) {
     if (!slot.worker || !Able(job, *slot.worker)) continue;

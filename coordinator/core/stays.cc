@@ -22,25 +22,29 @@ void StayInstead(Slot& stays, Slot& instead) {
 }
 
 // When only places that were given up hold the state, one of them stays for a newcomer, or for one
-// that waits for a node with room: those who are to leave may be all that there is.
-void KeepAHolder(Job& job) {
-  if (IsCommand(job)) return;
+// that waits for a node with room: those who are to leave may be all that there is. Returns whether
+// one stays.
+bool KeepAHolder(Job& job) {
+  if (IsCommand(job)) return false;
   Slot *holder = nullptr, *newcomer = nullptr, *unplaced = nullptr;
   for (Slot& slot : job.slots) {
     if (slot.works() && slot.unplaced()) unplaced = &slot;
     if (slot.vacant() || !Able(job, *slot.worker)) continue;
     const bool holds = IsMember(job, *slot.worker);
-    if (slot.works() && holds) return;
+    if (slot.works() && holds) return false;
     if (!slot.wanted && holds && holder == nullptr) holder = &slot;
     if (slot.works() && !holds) newcomer = &slot;
   }
   Slot* const instead = newcomer != nullptr ? newcomer : unplaced;
-  if (holder != nullptr && instead != nullptr) StayInstead(*holder, *instead);
+  if (holder == nullptr || instead == nullptr) return false;
+  StayInstead(*holder, *instead);
+  return true;
 }
 
 // When so many workers were lost that too few are left without those who were to leave, some of
 // these stay for ones that wait for a node: it may be the leaving ones who take all the room.
-void KeepEnough(Job& job) {
+// Returns whether any do.
+bool KeepEnough(Job& job) {
   std::vector<Slot*> leaving, unplaced;
   int able = 0;
   for (Slot& slot : job.slots) {
@@ -50,17 +54,18 @@ void KeepEnough(Job& job) {
     if (!slot.wanted && IsMember(job, *slot.worker)) leaving.push_back(&slot);
   }
   const int missing = job.least_workers() - able;
-  if (missing <= 0) return;
+  if (missing <= 0) return false;
   const auto count = static_cast<size_t>(missing);
-  if (std::min(leaving.size(), unplaced.size()) < count) return;  // it would not be enough
+  if (std::min(leaving.size(), unplaced.size()) < count) return false;  // it would not be enough
   for (size_t i = 0; i < count; ++i) StayInstead(*leaving[i], *unplaced[i]);
+  return true;
 }
 
 }  // namespace
 
-void KeepWhoIsNeeded(Job& job) {
-  KeepAHolder(job);
-  KeepEnough(job);
+bool KeepWhoIsNeeded(Job& job) {
+  const bool one = KeepAHolder(job);
+  return KeepEnough(job) || one;
 }
 
 }  // namespace lockstep::coordinator

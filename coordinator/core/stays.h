@@ -11,8 +11,9 @@ namespace lockstep::coordinator {
 
 // Right before a generation is formed: one that has the job's state stays if nobody else has it,
 // and as many as elastic.min_workers lacks stay in the places of workers that wait for a node. The
-// places that they change with are then the ones that were given up, lent or left.
-void KeepWhoIsNeeded(Job& job);
+// places that they change with are then the ones that were given up, lent or left. Returns whether
+// anybody stays for that: who waits for the place has to get another one.
+bool KeepWhoIsNeeded(Job& job);
 
 }  // namespace lockstep::coordinator
 
