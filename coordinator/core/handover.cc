@@ -197,7 +197,7 @@ void Relieve(Context& context, Job& job, int index) {
     return;
   }
   if (WhyBound(job).empty()) {
-    if (FindRoom(context, job) != nullptr) return OpenRelief(context, job, index);
+    if (FindRoomToRelieve(context, job) != nullptr) return OpenRelief(context, job, index);
     Slot* const spare = FindStandby(job);
     if (spare != nullptr && spare->worker->ready && !OnDrained(context.state, *spare->worker)) {
       spare->standby = false;

@@ -136,6 +136,7 @@ void CarryOutRoom(Context& context, const QueueView& view, const Decisions& deci
   if (!decisions.reservation) return;
   const Reservation& reservation = *decisions.reservation;
   const Job& head = *view.waiting[static_cast<size_t>(reservation.waiting)];
+  context.state.kept_priority = head.spec().priority();
   for (size_t i = 0; i < reservation.leave.size(); ++i) {
     if (reservation.leave[i].slots > 0) continue;
     context.state.kept_nodes.insert(view.queue.cluster.nodes[i].id);
@@ -179,6 +180,12 @@ bool HasRoom(const Context& context, const Job& job, const Node& node, bool may_
   return Room(context.state, job, node, context.now) > 0;
 }
 
+// Returns whether a worker of the job that relieves another may have a node that is kept: one of
+// higher priority, for which it is, would only stop the job to have the node again.
+bool MayRelieveOnKept(const State& state, const Job& job) {
+  return state.kept_nodes.empty() || state.kept_priority <= job.spec().priority();
+}
+
 // Puts the worker on its place's node, or on one that `find` knows to have room. Whether the job
 // can do without it for a while is said to `find`.
 template <typename Find>
@@ -192,7 +199,7 @@ void PlaceBy(Context& context, const Job& job, Slot& slot, Find find) {
   const bool may_wait = slot.lives <= job.lives + 1 || slot.standby || slot.lent;
   Node* node = find(may_wait);
   // Who is to leave a drained node does not wait for others to get room.
-  if (node == nullptr && slot.relieves >= 0) node = find(false);
+  if (node == nullptr && slot.relieves >= 0 && MayRelieveOnKept(state, job)) node = find(false);
   if (node != nullptr) return PutOn(context, job, slot, *node);
   slot.node_id.clear();
 }
@@ -315,6 +322,10 @@ Node* FindRoom(Context& context, const Job& job, bool may_wait) {
     if (HasRoom(context, job, node, may_wait)) return &node;
   }
   return nullptr;
+}
+
+Node* FindRoomToRelieve(Context& context, const Job& job) {
+  return FindRoom(context, job, !MayRelieveOnKept(context.state, job));
 }
 
 Slot* AddSlot(Context& context, Job& job, bool may_wait) {

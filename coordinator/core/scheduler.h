@@ -34,6 +34,10 @@ void PlaceLife(Context& context, const Job& job, Slot& slot);
 // leaves the nodes alone that are kept for a job which waits. Null: there is none.
 Node* FindRoom(Context& context, const Job& job, bool may_wait = false);
 
+// The same for a worker that is to relieve one on a drained node, which does not wait: only a node
+// that is kept for a job of higher priority is left alone.
+Node* FindRoomToRelieve(Context& context, const Job& job);
+
 // Opens one more place for a worker, on a node that has room for the job; it has no life yet. Null:
 // there is no such node, or the job has all the places that it may have.
 Slot* AddSlot(Context& context, Job& job, bool may_wait = false);

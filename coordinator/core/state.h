@@ -432,6 +432,7 @@ struct State {
   std::map<std::string, RecentUse> recent_use;  // by user
   // Nodes that are kept for a job which waits: nothing is started there that can wait.
   std::set<std::string> kept_nodes;
+  int kept_priority = 0;  // that job's
   // When time alone may let a job start, or a pass over the queue that was put off is due.
   absl::Time schedule_at = absl::InfiniteFuture();
   absl::Time scheduled = absl::InfinitePast();  // when the newest pass was
