@@ -173,6 +173,13 @@ bool AnyFailed(const Job& job) {
                      [](const Slot& slot) { return slot.worker && Failed(*slot.worker); });
 }
 
+bool AnyHolder(const Job& job) {
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    return slot.worker && IsMember(job, *slot.worker) && !slot.worker->dead() &&
+           !Failed(*slot.worker);
+  });
+}
+
 bool IsForGood(const Worker& worker) {
   if (worker.refused) return true;
   if (worker.exited && !worker.exited->start_error().empty()) {

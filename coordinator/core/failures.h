@@ -19,6 +19,9 @@ inline bool Failed(const Worker& worker) {
 }
 // Returns whether any of the job's has.
 bool AnyFailed(const Job& job);
+// Returns whether any of the job's workers has what the job has done: a member of the newest
+// generation that has not failed. A job that began again has none before its first generation.
+bool AnyHolder(const Job& job);
 
 // How it failed, in words: "killed by SIGKILL (signal 9)".
 std::string Cause(const Worker& worker);

@@ -28,7 +28,6 @@ namespace {
 constexpr int kExitCancelled = 130;
 // As of timeout(1).
 constexpr int kExitTimedOut = 124;
-// How long workers may take to save and leave after the time limit, unless the file says it.
 // Of what clients say about themselves.
 constexpr size_t kLongestName = 63;
 constexpr size_t kLongestPath = 4096;
@@ -174,6 +173,10 @@ std::string TimeLimitText(const Job& job) {
   return absl::StrCat("the time limit of ", DurationText(job::TimeLimit(job.spec())), " is over");
 }
 
+// Returns whether the job has done nothing since it began, or began again: what it had saved by
+// then it has.
+bool HasNothingToSave(const Job& job) { return !job.stepped && !AnyHolder(job); }
+
 // Drains the job when its time is over, and kills it when it does not leave within the grace.
 void CheckTimeLimit(Context& context, Job& job) {
   const absl::Duration limit = job::TimeLimit(job.spec()) - job.ran;
@@ -186,14 +189,15 @@ void CheckTimeLimit(Context& context, Job& job) {
     context.touched_jobs.insert(job.id);
     return;
   }
-  const bool nothing_to_save = job.generation.message.generation() == 0;
+  const bool nothing_to_save = HasNothingToSave(job);
   const absl::Time told = std::max(job.started + limit, job.drained_since);
   if (!nothing_to_save && context.now < told + job::LeaveGrace(job.spec())) return;
-  BeginEnding(
-      context, job, FAILED,
-      absl::StrCat(TimeLimitText(job), nothing_to_save ? " before the first step; nothing to save"
-                                                       : "; killed after its grace"),
-      kExitTimedOut, /*kill=*/true);
+  BeginEnding(context, job, FAILED,
+              absl::StrCat(TimeLimitText(job), !nothing_to_save ? "; killed after its grace"
+                                               : job.preemptions > 0
+                                                   ? " before it went on; nothing to save"
+                                                   : " before the first step; nothing to save"),
+              kExitTimedOut, /*kill=*/true);
 }
 
 // The job is to save and leave, and no process of it is there that could, as no node has room for
@@ -356,7 +360,7 @@ absl::Status Cancel(Context& context, const CancelRequested& event) {
   if (job->preempted) DoNotRequeue(*job);
   // One that was preempted has saved what it has.
   const bool never_ran = job->generation.message.generation() == 0;
-  if (event.kill || never_ran || job->state == PENDING) {
+  if (event.kill || HasNothingToSave(*job) || job->state == PENDING) {
     const std::string reason = event.kill  ? "cancelled: killed as asked"
                                : never_ran ? "cancelled before its first step; nothing to save"
                                            : "cancelled while it waited to go on";

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/command.h"
+#include "coordinator/core/failures.h"
 #include "coordinator/core/files.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/job_machine.h"
@@ -18,12 +19,12 @@
 namespace lockstep::coordinator {
 namespace {
 
-// How long workers may take to save and leave, unless the file says it.
-// Returns whether its workers have something to do before they leave.
-bool LeavesByItself(const Job& job) {
-  const bool saves = IsCommand(job) || !job.spec().checkpoint().dir().empty();
-  return saves && job.generation.message.generation() != 0;
-}
+// Returns whether workers of the job have something to do before they leave, once they run it.
+bool Saves(const Job& job) { return IsCommand(job) || !job.spec().checkpoint().dir().empty(); }
+
+// Returns whether its workers have something to do before they leave. Those that are still on their
+// way would have to begin for that.
+bool LeavesByItself(const Job& job) { return Saves(job) && AnyHolder(job); }
 
 // Processes that could not be heard of when the job was stopped are ended when their nodes are
 // back.
@@ -89,10 +90,10 @@ void StopFor(Context& context, Job& job, const Job& by) {
       absl::StrCat("stops for job ", by.id, " of priority ", by.spec().priority());
   if (!LeavesByItself(job)) {
     job.preempted = Preempted{why, context.now};
-    const bool began = job.generation.message.generation() != 0;
+    const bool loses = job.generation.message.generation() != 0 && !Saves(job);
     BeginEnding(context, job, PENDING,
                 absl::StrCat("was stopped for job ", by.id,
-                             began ? ", and begins anew, as it has no checkpoint section" : ""),
+                             loses ? ", and begins anew, as it has no checkpoint section" : ""),
                 0, /*kill=*/true);
     return;
   }
