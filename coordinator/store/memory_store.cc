@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/status.h"
 #include "coordinator/store/store.h"
 
 namespace lockstep::coordinator {
@@ -20,6 +21,7 @@ class MemoryStore : public Store {
   absl::StatusOr<int64_t> PutBatch(absl::Span<const Put> rows) override {
     absl::MutexLock lock(&mu_);
     if (rows.empty()) return revision_;
+    LS_RETURN_IF_ERROR(CheckKeys(rows));
     for (const Put& put : rows) {
       if (put.expected_revision < 0) continue;
       const auto found = rows_.find(put.key);

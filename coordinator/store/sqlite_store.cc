@@ -99,6 +99,7 @@ class SqliteStore : public Store {
   absl::StatusOr<int64_t> PutBatch(absl::Span<const Put> rows) override {
     absl::MutexLock lock(&mu_);
     if (rows.empty()) return revision_;
+    LS_RETURN_IF_ERROR(CheckKeys(rows));
     const absl::Status written = Write(rows);
     if (!written.ok()) {
       get_.Reset();

@@ -133,6 +133,23 @@ TEST_P(StoreTest, ErasesRows) {
   EXPECT_THAT(Texts(*store_), testing::ElementsAre("a=5@3", "c=3@2"));
 }
 
+TEST_P(StoreTest, TakesKeysUpToABound) {
+  const std::string longest(kMostKeyBytes, 'k'), longer(kMostKeyBytes + 1, 'k');
+  EXPECT_EQ(*store_->PutBatch({{longest, std::string(3 << 20, 'v')}}), 1);
+  EXPECT_EQ(*store_->PutBatch({{longest, "small"}}), 2);
+  EXPECT_THAT(Texts(*store_), testing::ElementsAre(longest + "=small@2"));
+  EXPECT_EQ(*store_->PutBatch({{longest, "", -1, true}}), 3);
+  for (const Put& put : {Put{longer, "x"}, Put{longer, "", -1, true}}) {
+    const absl::Status status = store_->PutBatch({{"a", "1"}, put}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(status.message(), HasSubstr("'kkk"));
+    EXPECT_THAT(status.message(), HasSubstr("65537 bytes, and may have 65536"));
+    EXPECT_LT(status.message().size(), 200);
+  }
+  EXPECT_THAT(Texts(*store_), testing::ElementsAre());
+  EXPECT_EQ(*store_->PutBatch({{"a", "1"}}), 4);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, StoreTest,
     testing::Values(std::make_pair("memory", Make([](const Folder&) { return MakeMemoryStore(); })),

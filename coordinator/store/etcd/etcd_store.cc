@@ -207,6 +207,7 @@ absl::StatusOr<int64_t> EtcdStore::PutBatch(absl::Span<const Put> rows) {
   if (!election_.Leads()) return LeadsNoMore();
   if (newest_.parts() > 0) LS_RETURN_IF_ERROR(Move());  // it could not before
   if (rows.empty()) return newest_.revision();
+  LS_RETURN_IF_ERROR(CheckKeys(rows));
   LS_RETURN_IF_ERROR(CompareRevisions(rows));
   const std::map<std::string, EtcdChange> changes = ChangesOf(rows);
   std::vector<RequestOp> ops;
