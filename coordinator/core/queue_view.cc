@@ -71,8 +71,8 @@ bool IsLivingMember(const Job& job, const Slot& slot) {
          !Failed(*slot.worker);
 }
 
-// Of an elastic job, the places whose workers can go, the newest first: those above its minimum.
-// Who is no member yet, or waits for a node, does not make up for a member that goes.
+// The places whose workers can go, the newest first: spares, and then those of an elastic job above
+// its minimum. Who is no member yet, or waits for a node, does not make up for a member that goes.
 std::vector<int> SparePlaces(const Job& job) {
   std::vector<int> spare;
   if (!job.stepped || !HasActiveGeneration(job) || job.generation.regroup) return spare;
@@ -80,6 +80,12 @@ std::vector<int> SparePlaces(const Job& job) {
                                [&](const Slot& slot) { return IsLivingMember(job, slot); });
   const int least = std::max(1, job::LeastWorkers(job.spec()));
   if (members < least) return spare;
+  for (size_t i = job.slots.size(); i-- > 0;) {
+    const Slot& slot = job.slots[i];
+    if (slot.standby && slot.worker && slot.worker->serves() && !slot.unplaced()) {
+      spare.push_back(static_cast<int>(i));
+    }
+  }
   for (size_t i = job.slots.size(); i-- > 0;) {
     const Slot& slot = job.slots[i];
     if (!slot.works() || !slot.worker || slot.unplaced() || slot.worker->gone()) continue;

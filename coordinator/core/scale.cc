@@ -10,7 +10,7 @@
 #include "coordinator/core/files.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/questions.h"
-#include "coordinator/core/queue_view.h"
+#include "coordinator/core/quota.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/standby.h"
 #include "job/meaning/defaults.h"
@@ -40,33 +40,13 @@ absl::Status CheckScale(const Job& job, int workers) {
                                                  " (elastic.min_workers, elastic.max_workers)"));
 }
 
-bool UsesGpus(const Job& job) {
-  return std::any_of(job.slots.begin(), job.slots.end(),
-                     [](const Slot& slot) { return slot.worker && slot.worker->on_gpu; });
-}
-
 // Checks whether the user may have so many more workers of the job.
 absl::Status CheckQuota(const Context& context, const Job& job, int more) {
   if (more <= 0) return absl::OkStatus();
-  const QueueRules rules = RulesOf(context.state.options);
-  const std::string& user = job.request.user();
-  const Quota& quota = QuotaOf(rules, user);
-  int slots = 0, gpus = 0;
-  for (const auto& [id, other] : context.state.jobs) {
-    if (other.request.user() != user || other.final() || other.state == PENDING) continue;
-    slots += SlotsOf(other);
-    if (UsesGpus(other)) gpus += SlotsOf(other);
-  }
-  const auto exceeds = [&](int most, int used, const char* what) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("job ", job.id, " cannot have ", Count(more, "worker"), " more: the quota of ",
-                     user, " is ", Count(most, what), ", ", used, " of them are in use"));
-  };
-  if (quota.slots > 0 && slots + more > quota.slots) return exceeds(quota.slots, slots, "slot");
-  if (UsesGpus(job) && quota.gpus > 0 && gpus + more > quota.gpus) {
-    return exceeds(quota.gpus, gpus, "GPU");
-  }
-  return absl::OkStatus();
+  const std::string why = WhyNoMore(context.state, job, more);
+  if (why.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("job ", job.id, " cannot have ", Count(more, "worker"), " more: ", why));
 }
 
 bool Holds(const Job& job, const Slot& slot) { return slot.worker && IsMember(job, *slot.worker); }
@@ -78,7 +58,7 @@ bool ComesBack(const Slot& slot) { return slot.lent || slot.returns; }
 // Places without the state go first, then the newest; before them those that nobody works on now.
 void GiveUp(Job& job, int count) {
   for (Slot& slot : job.slots) {
-    if (!ComesBack(slot) || count == 0) continue;
+    if (!ComesBack(slot) || slot.standby || count == 0) continue;
     slot.lent = slot.returns = false;
     --count;
   }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/healing.h"
+#include "coordinator/core/quota.h"
 #include "coordinator/core/scheduler.h"
 
 namespace lockstep::coordinator {
@@ -46,6 +47,7 @@ void KeepStandbys(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     if (!slot.standby) continue;
     ++there;
+    if (slot.lent) continue;  // the next one starts there when no job waits for its room
     if (slot.vacant()) {
       if (IsCalm(job)) StartLife(context, job, slot);
     } else if (Failed(*slot.worker)) {
@@ -53,6 +55,7 @@ void KeepStandbys(Context& context, Job& job) {
     }
   }
   for (; there < wanted && !job.no_standby; ++there) {
+    if (!WhyNoMore(context.state, job, 1).empty()) return;
     Slot* slot = AddSlot(context, job, /*may_wait=*/true);
     if (slot == nullptr) return;
     slot->standby = true;
@@ -76,7 +79,8 @@ Slot* FindStandby(Job& job) {
 
 int ReadyStandbys(const Job& job) {
   return static_cast<int>(std::count_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
-    return slot.standby && slot.worker && slot.worker->ready && !Failed(*slot.worker);
+    return slot.standby && slot.worker && slot.worker->ready && slot.worker->serves() &&
+           !Failed(*slot.worker);
   }));
 }
 
