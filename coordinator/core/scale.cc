@@ -90,7 +90,9 @@ absl::Status AddPlace(Context& context, Job& job) {
     if (slot.worker && !slot.worker->leaving()) return absl::OkStatus();  // it had not left yet
     if (slot.worker) NoteLeft(*slot.worker, job);
     if (slot.worker) job.former.push_back(*slot.worker);
+    slot.lent = true;  // it can wait, as one that is to come back
     StartLife(context, job, slot);
+    slot.lent = false;
     if (!slot.unplaced()) return absl::OkStatus();
     slot.wanted = false;
     slot.worker.reset();
@@ -100,8 +102,12 @@ absl::Status AddPlace(Context& context, Job& job) {
     spare->standby = false;
     return absl::OkStatus();
   }
-  Slot* slot = AddSlot(context, job);
+  Slot* slot = AddSlot(context, job, /*may_wait=*/true);
   if (slot == nullptr) {
+    if (FindRoom(context, job) != nullptr) {
+      return absl::ResourceExhaustedError(
+          "no connected node has a free slot but those that are kept for a job which waits");
+    }
     const NodesBy by = context.state.options.nodes_by;
     const std::string starter = NodesStarter(by);
     return absl::ResourceExhaustedError(

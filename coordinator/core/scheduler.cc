@@ -191,12 +191,12 @@ bool MayRelieveOnKept(const State& state, const Job& job) {
 template <typename Find>
 void PlaceBy(Context& context, const Job& job, Slot& slot, Find find) {
   State& state = context.state;
-  const auto own = state.nodes.find(slot.node_id);
-  if (own != state.nodes.end() && Room(state, job, own->second, context.now) > 0) {
-    return PutOn(context, job, slot, own->second);
-  }
   // A place that never had a worker, a spare's or one that was lent is no loss to the job.
   const bool may_wait = slot.lives <= job.lives + 1 || slot.standby || slot.lent;
+  const auto own = state.nodes.find(slot.node_id);
+  if (own != state.nodes.end() && HasRoom(context, job, own->second, may_wait)) {
+    return PutOn(context, job, slot, own->second);
+  }
   Node* node = find(may_wait);
   // Who is to leave a drained node does not wait for others to get room.
   if (node == nullptr && slot.relieves >= 0 && MayRelieveOnKept(state, job)) node = find(false);
