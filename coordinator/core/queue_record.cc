@@ -24,6 +24,7 @@ QueueRecord ToQueueRecord(const Job& job) {
   }
   record.set_slots(job.meter.slots);
   record.set_gpus(job.meter.gpus);
+  record.set_scaled_to(job.scaled_to);
   return record;
 }
 
@@ -42,6 +43,7 @@ void FromQueueRecord(const QueueRecord& record, Job& job) {
   if (record.has_metered()) job.meter.since = FromProto(record.metered());
   job.meter.slots = record.slots();
   job.meter.gpus = record.gpus();
+  job.scaled_to = record.scaled_to();
 }
 
 }  // namespace lockstep::coordinator

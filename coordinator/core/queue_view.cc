@@ -245,13 +245,27 @@ int ArrayPlace(QueueView& view, const Job& job) {
   return place->second;
 }
 
+// Workers of each node as the file says; of a job that was scaled that number on one node, or on as
+// many nodes as make it up.
+std::vector<int> CountsOf(const Job& job) {
+  const std::vector<int> of_file = job::RanksPerNode(job.spec());
+  if (job.scaled_to == 0) return of_file;
+  if (of_file.size() == 1) return {job.scaled_to};
+  std::vector<int> counts;
+  for (int left = job.scaled_to; left > 0; left -= counts.back()) {
+    const size_t i = std::min(counts.size(), of_file.size() - 1);
+    counts.push_back(std::clamp(of_file[i], 1, left));
+  }
+  return counts;
+}
+
 }  // namespace
 
 std::shared_ptr<const Ask> AskOf(const Job& job) {
   const JobSpec& spec = job.spec();
   const Resources& resources = spec.resources();
   auto ask = std::make_shared<Ask>();
-  ask->counts = job::RanksPerNode(spec);
+  ask->counts = CountsOf(job);
   ask->wanted = job.wanted_workers();
   ask->least = job::LeastWorkers(spec);
   ask->per_node = resources.nproc_per_node();

@@ -141,6 +141,7 @@ absl::Status Scale(Context& context, const ScaleRequested& event) {
     if (status.ok()) ++reached;
   }
   if (reached != job->target_workers) {
+    job->scaled_to = reached;
     AppendNotice(
         context, *job,
         absl::StrCat("scaled from ", Count(job->target_workers, "worker"), " to ", reached));

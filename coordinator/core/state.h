@@ -321,6 +321,7 @@ struct Job {
   std::string first_cause;
   std::map<std::string, Exclusion> excluded;  // by node
   int target_workers = 0;                     // how many it shall have; 0: not placed yet
+  int scaled_to = 0;                          // what its user made of it; 0: as its file says
   bool timed_out = false;                     // it drains because its time limit is over
   std::optional<CheckpointMark> checkpoint;   // the newest one that was let appear
   JobResult result;
@@ -369,7 +370,7 @@ struct Job {
   const JobSpec& spec() const { return request.spec(); }
   bool final() const { return state == SUCCEEDED || state == FAILED || state == CANCELLED; }
   bool has_begun() const { return !final() && state != PENDING; }
-  int wanted_workers() const { return job::WantedWorkers(spec()); }
+  int wanted_workers() const { return scaled_to > 0 ? scaled_to : job::WantedWorkers(spec()); }
   // The fewest that it goes on with, of as many as it shall have now.
   int least_workers() const {
     return std::max(1, std::min(job::LeastWorkers(spec()), target_workers));

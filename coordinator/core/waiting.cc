@@ -30,10 +30,12 @@ std::string SayWanted(const Job& job) {
                                            " at most (train.shards)")
                             : "");
   } else {
-    const std::vector<int> counts = job::RanksPerNode(job.spec());
+    const std::vector<int>& counts = job.ask->counts;
+    const bool even = std::all_of(counts.begin(), counts.end(),
+                                  [&](int count) { return count == counts.front(); });
     text = absl::StrCat(Count(job.wanted_workers(), "slot"), " on ",
                         Count(static_cast<int64_t>(counts.size()), "node"));
-    if (counts.size() > 1 && resources.ranks_per_node_size() > 0) {
+    if (counts.size() > 1 && (resources.ranks_per_node_size() > 0 || !even)) {
       absl::StrAppend(&text, " (", absl::StrJoin(counts, ", "), ")");
     } else if (counts.size() > 1) {
       absl::StrAppend(&text, " (", counts.front(), " on each)");
