@@ -8,6 +8,7 @@
 #include "coordinator/client/grpc_status.h"
 #include "coordinator/client/trailing_keys.h"
 #include "coordinator/service/follower.h"
+#include "coordinator/service/join_audit.h"
 #include "coordinator/service/peer_host.h"
 #include "coordinator/service/stream.h"
 
@@ -182,18 +183,19 @@ grpc::ServerBidiReactor<AgentMessage, AgentCommand>* RpcService::AgentSession(
   const absl::StatusOr<Requester> who = gate_->Admit("Coordinator/AgentSession", *context);
   if (!who.ok()) return new RefusedStream<AgentMessage, AgentCommand>(ToGrpc(who.status()));
   Hub* const hub = hub_;
-  Audit* const audit = audit_;
+  const auto joins = std::make_shared<JoinAudit>(audit_, *who);
   return ServerStream<AgentMessage, ToAgent>::Start(
       {[hub](std::shared_ptr<Outlet<ToAgent>> outlet) { return hub->AddAgent(std::move(outlet)); },
-       [hub](SessionId session) { hub->RemoveAgent(session); },
-       [hub, audit, who = *who](SessionId session, AgentMessage message) {
-         if (message.has_hello()) {
-           audit->Note({who, "join", message.hello().node_id(), message.hello().host()},
-                       absl::OkStatus());
-         }
+       [hub, joins](SessionId session) {
+         joins->Ended();
+         hub->RemoveAgent(session);
+       },
+       [hub, joins, who = *who](SessionId session, AgentMessage message) {
+         joins->Said(message);
          hub->Post(AgentSaid{session, std::move(message), who.peer(), who.token_id(),
                              who.role() == ROLE_JOIN ? who.user() : ""});
-       }});
+       },
+       [joins](const AgentCommand& command) { joins->Told(command); }});
 }
 
 grpc::ServerBidiReactor<WorkerMessage, WorkerCommand>* RpcService::WorkerSession(

@@ -81,6 +81,8 @@ class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Outbound::
     std::function<SessionId(std::shared_ptr<Outlet<Outbound>>)> add;
     std::function<void(SessionId)> remove;
     std::function<void(SessionId, Message)> said;
+    // Each command as it is written; null: nobody listens.
+    std::function<void(const Command&)> tells = nullptr;
   };
 
   // A stream that reads and says at once. Freed after its end.
@@ -114,6 +116,7 @@ class ServerStream : public grpc::ServerBidiReactor<Message, decltype(Outbound::
                        ? grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the peer is too slow")
                        : grpc::Status::OK);
     } else if (next.write) {
+      if (handlers_.tells) handlers_.tells(out_.command());
       this->StartWrite(&out_.command());
     }
   }
