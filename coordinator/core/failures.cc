@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/core/command.h"
+#include "coordinator/core/faults.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
@@ -285,9 +286,9 @@ void ConcludeFailure(Context& context, Job& job) {
   if (!job.ending->note.empty()) absl::StrAppend(&reason, "; ", job.ending->note);
   job.ending->reason = reason;
   job.ending->exit_code = fault.exit_code();
-  job.faults.push_back(fault);
+  AddFault(job, std::move(fault));
   JobEvent event;
-  *event.mutable_fault() = std::move(fault);
+  *event.mutable_fault() = job.faults.back();
   AppendEvent(context, job, std::move(event));
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/command.h"
 #include "coordinator/core/failures.h"
+#include "coordinator/core/faults.h"
 #include "coordinator/core/files.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/handover.h"
@@ -364,10 +365,9 @@ void Name(Context& context, Job& job, const std::vector<const Worker*>& failed, 
   named.set_generation(fault.generation);
   named.set_detect_ms(Cost(fault, fault.began));
   SetCosts(fault, named);
-  job.faults.push_back(named);
-  fault.place = static_cast<int>(job.faults.size());
+  fault.place = AddFault(job, std::move(named));
   JobEvent event;
-  *event.mutable_fault() = std::move(named);
+  *event.mutable_fault() = job.faults[fault.place - 1];
   AppendEvent(context, job, std::move(event));
 }
 

@@ -312,7 +312,7 @@ struct Job {
   int restarts = 0;
   int64_t restart_step =
       -1;  // newest committed step at the last restart; progress resets the budget
-  std::vector<Fault> faults;
+  std::vector<Fault> faults;  // AddFault (faults.h)
   // Lives that failed and have been replaced, until their end is known and told.
   std::vector<Worker> former;
   std::vector<OpenFault> open_faults;

@@ -37,6 +37,7 @@ std::string EvalJson(const EvalResult& eval) {
 
 std::string FaultJson(const Fault& fault) {
   return JsonObject()
+      .Add("number", fault.number())
       .Add("rank", fault.rank())
       .Add("host", fault.host())
       .Add("pid", fault.pid())

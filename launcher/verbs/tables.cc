@@ -193,7 +193,8 @@ std::string FaultsText(const DescribeJobResponse& response) {
   };
   for (const Fault& fault : response.faults()) {
     const double met = std::max(0.0, fault.rendezvous_ms() - fault.detect_ms());
-    rows.push_back({absl::StrCat(rows.size()), absl::StrCat(fault.rank()), fault.host(),
+    const int64_t number = fault.number() > 0 ? fault.number() : static_cast<int64_t>(rows.size());
+    rows.push_back({absl::StrCat(number), absl::StrCat(fault.rank()), fault.host(),
                     ms(fault.detect_ms()), ms(met),
                     between(fault.rendezvous_ms(), fault.restore_ms()),
                     between(fault.restore_ms(), fault.replay_ms()),

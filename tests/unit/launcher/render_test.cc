@@ -258,7 +258,7 @@ TEST(ResultTest, Json) {
       R"({"schema":1,"job":"mlp-1","name":"mlp","state":"SUCCEEDED","reason":"","exit_code":0,)"
       R"("workers":2,"steps":1175,"epochs":null,"wall_seconds":1.5,"train_seconds":1.25,)"
       R"("samples_per_second":240000,"eval":{"loss":0.3,"accuracy":0.884,"top5_accuracy":0.995,)"
-      R"("samples":10000,"step":0,"epoch":0,"seconds":0,"ema":null},"generations":1,"restarts":0,"faults":[{"rank":2,)"
+      R"("samples":10000,"step":0,"epoch":0,"seconds":0,"ema":null},"generations":1,"restarts":0,"faults":[{"number":0,"rank":2,)"
       R"("host":"a","pid":812,"cause":"killed by SIGKILL","exit_code":0,"signal":9,)"
       R"("victims":[0,1],"generation":1,"detect_ms":0.5,"rendezvous_ms":0,"restore_ms":0,)"
       R"("to_next_step_ms":0,"replay_ms":0,"steps_lost":0,)"
@@ -336,6 +336,8 @@ TEST(TablesTest, WhatFailuresCostIsSaidOfAJobThatHasEndedToo) {
   response.mutable_status()->set_state(FAILED);
   response.mutable_status()->mutable_result()->set_state(FAILED);
   EXPECT_THAT(DescribeText(response), testing::HasSubstr(table));
+  before.set_number(1042);  // those between are not kept
+  EXPECT_THAT(DescribeText(response), testing::HasSubstr("\n1042   2     b "));
 }
 
 TEST(TextTest, Ages) {
