@@ -142,12 +142,14 @@ absl::StatusOr<std::string> FindJobFor(const State& state, const std::string& re
   return id;
 }
 
-void HideOthers(const Requester& who, ListJobsResponse& jobs) {
+void HideOthers(const State& state, const Requester& who, ListJobsResponse& jobs) {
   if (ReachOf("Coordinator/DescribeJob", who.role()) == Reach::kAll) return;
   for (JobStatus& job : *jobs.mutable_jobs()) {
     if (!who.user().empty() && job.user() == who.user()) continue;
-    // What is said of a job that runs, or ran, can have a worker's words.
-    if (job.state() != PENDING) job.clear_reason();
+    // What is said of a job that runs, or ran, or leaves a node out, can have a worker's words.
+    const auto found = state.jobs.find(job.job_id());
+    const bool leaves_out = found != state.jobs.end() && !found->second.excluded.empty();
+    if (job.state() != PENDING || leaves_out) job.clear_reason();
     job.clear_run_dir();
     job.clear_result();
     job.clear_stall();

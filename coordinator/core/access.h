@@ -65,7 +65,7 @@ absl::StatusOr<std::string> FindJobFor(const State& state, const std::string& re
                                        absl::string_view call, const Requester& who);
 
 // Takes out of a list what is not the asker's to see of others' jobs.
-void HideOthers(const Requester& who, ListJobsResponse& jobs);
+void HideOthers(const State& state, const Requester& who, ListJobsResponse& jobs);
 // The same of a list of nodes: why others' jobs leave one out.
 void HideOthers(const State& state, const Requester& who, GetClusterResponse& cluster);
 

@@ -150,7 +150,9 @@ void Exclude(Context& context, Job& job, const Worker& worker) {
   if (worker.node_id.empty()) return;
   const absl::Duration span = ExcludeNode(context, job, worker.node_id, Cause(worker));
   if (span == absl::ZeroDuration()) return;
-  NoteNodeFailure(context, worker.node_id, SayFailed(job, worker), job.id);
+  NoteNodeFailure(context, worker.node_id,
+                  absl::StrCat("rank ", worker.slot, " of job ", job.id, " could not begin there"),
+                  job.id);
   AppendNotice(context, job,
                absl::StrCat(SayFailed(job, worker), "; for ", DurationText(span),
                             " no worker of this job is started on ", worker.host));

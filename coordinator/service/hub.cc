@@ -296,12 +296,9 @@ absl::StatusOr<DescribeJobResponse> Hub::Describe(const std::string& job_id, con
 }
 
 absl::StatusOr<ListJobsResponse> Hub::List(const ListJobsRequest& request, const Requester& who) {
-  absl::StatusOr<ListJobsResponse> jobs;
-  {
-    absl::MutexLock lock(&mu_);
-    jobs = ListJobs(outbox_.state(), request, clock_->Now());
-  }
-  if (jobs.ok()) HideOthers(who, *jobs);
+  absl::MutexLock lock(&mu_);
+  absl::StatusOr<ListJobsResponse> jobs = ListJobs(outbox_.state(), request, clock_->Now());
+  if (jobs.ok()) HideOthers(outbox_.state(), who, *jobs);
   return jobs;
 }
 

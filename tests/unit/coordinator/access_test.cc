@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "coordinator/core/core.h"
+#include "coordinator/core/questions.h"
 #include "coordinator/core/tokens.h"
 #include "coordinator/outbox/request_rows.h"
 #include "proto/files.pb.h"
@@ -172,15 +174,31 @@ TEST_F(AccessTest, OthersJobsAreListedWithoutWhatTheyAre) {
     job.set_moves("rank 0 leaves xyz");
   }
   ListJobsResponse of_ann = jobs;
-  HideOthers(ann_, of_ann);
+  HideOthers(state_, ann_, of_ann);
   EXPECT_EQ(of_ann.jobs(0).SerializeAsString(), jobs.jobs(0).SerializeAsString());
   EXPECT_EQ(of_ann.jobs(1).user(), "bob");
   EXPECT_THAT(of_ann.jobs(1).DebugString(), Not(HasSubstr("xyz")));
   EXPECT_FALSE(of_ann.jobs(1).has_result());
   EXPECT_FALSE(of_ann.jobs(1).has_progress());
   EXPECT_EQ(of_ann.jobs(1).run_dir(), "");
-  HideOthers(olga_, jobs);
+  HideOthers(state_, olga_, jobs);
   EXPECT_EQ(jobs.jobs(1).run_dir(), "runs/x");
+}
+
+TEST_F(AccessTest, WhatAWorkerSaidOfANodeThatAJobLeavesOutIsItsUsersAlone) {
+  ASSERT_TRUE(Submit("b1", "bob", bob_).ok());
+  ASSERT_TRUE(Submit("b2", "bob", bob_).ok());
+  state_.jobs.at("b1").excluded["n1"] = {"cannot read /home/bob/xyz", 1, absl::InfiniteFuture()};
+  const auto jobs = ListJobs(state_, ListJobsRequest(), now_);
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  for (const Requester& who : {ann_, bob_, olga_}) {
+    ListJobsResponse shown = *jobs;
+    HideOthers(state_, who, shown);
+    ASSERT_EQ(shown.jobs_size(), 2);
+    const bool may_see = who.user() != "ann";
+    EXPECT_EQ(absl::StrContains(shown.DebugString(), "xyz"), may_see) << who.user();
+    EXPECT_NE(shown.jobs(1).reason(), "") << who.user();
+  }
 }
 
 TEST_F(AccessTest, ATokenIsItsUserUntilItExpiresOrIsRevoked) {
