@@ -16,6 +16,7 @@
 #include "launcher/agent/account.h"
 #include "launcher/agent/reconcile.h"
 #include "launcher/agent/run_folder.h"
+#include "launcher/spawner/child.h"
 #include "proto/supervisor.pb.h"
 
 namespace lockstep::launcher {
@@ -62,9 +63,8 @@ void TakeAccount(const Account& account, ProcessStarter::Request& request) {
                                   [&](const std::string& set) { return set.rfind(begin, 0) == 0; });
     if (!said) request.set_env.push_back(begin + value);
   }
-  for (const char* of_the_agent :
-       {"XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_STATE_HOME", "DBUS_SESSION_BUS_ADDRESS",
-        "SSH_AUTH_SOCK", "MAIL", "CREDENTIALS_DIRECTORY"}) {
+  for (const char* of_the_agent : {"XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_STATE_HOME",
+                                   "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK", "MAIL"}) {
     request.unset_env.push_back(of_the_agent);
   }
 }
@@ -164,8 +164,7 @@ absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page) {
   ProcessStarter::Request request;
   request.argv = {node_->program, absl::StrCat("--bootstrap-fd=", kBootstrapFd),
                   absl::StrCat("--life-fd=", kLifeFd)};
-  // What the agent shows is not the job's to see.
-  request.unset_env = {"LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"};
+  request.unset_env = AgentVariables();
   for (const auto& [name, value] : assignment_.spec().env()) {
     request.set_env.push_back(absl::StrCat(name, "=", value));
   }

@@ -108,18 +108,19 @@ bool Names(std::string_view entry, std::string_view name) {
   return entry.size() > name.size() && entry[name.size()] == '=' && entry.starts_with(name);
 }
 
-// The spawner's environment (the launcher's at its start) with the changes of `command`.
-std::vector<char*> Environment(const SpawnerCommand& command) {
+// This process's environment (the launcher's at its start) with changes; `set` outlives it.
+std::vector<char*> Environment(const std::vector<std::string>& set,
+                               const std::vector<std::string>& unset) {
   std::vector<char*> envp;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     bool replaced = false;
-    for (const std::string& set : command.set_env) {
-      replaced |= Names(*entry, std::string_view(set).substr(0, set.find('=')));
+    for (const std::string& with : set) {
+      replaced |= Names(*entry, std::string_view(with).substr(0, with.find('=')));
     }
-    for (const std::string& name : command.unset_env) replaced |= Names(*entry, name);
+    for (const std::string& name : unset) replaced |= Names(*entry, name);
     if (!replaced) envp.push_back(*entry);
   }
-  for (const std::string& set : command.set_env) envp.push_back(const_cast<char*>(set.c_str()));
+  for (const std::string& with : set) envp.push_back(const_cast<char*>(with.c_str()));
   envp.push_back(nullptr);
   return envp;
 }
@@ -160,8 +161,14 @@ ChildStart Start(Setup& setup, const std::vector<std::string>& arguments, std::v
 
 }  // namespace
 
+const std::vector<std::string>& AgentVariables() {
+  static const auto* const names = new std::vector<std::string>{
+      "LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET"};
+  return *names;
+}
+
 ChildStart StartChild(const SpawnerCommand& command, std::vector<UniqueFd> fds, int program) {
-  const std::vector<char*> envp = Environment(command);
+  const std::vector<char*> envp = Environment(command.set_env, command.unset_env);
   Setup setup;
   setup.envp = envp.data();
   setup.cwd = command.cwd.empty() ? nullptr : command.cwd.c_str();
@@ -176,8 +183,9 @@ ChildStart StartChild(const SpawnerCommand& command, std::vector<UniqueFd> fds, 
 
 ChildStart StartDetached(int program, const std::vector<std::string>& argv,
                          std::vector<UniqueFd> fds) {
+  const std::vector<char*> envp = Environment({}, AgentVariables());
   Setup setup;
-  setup.envp = environ;
+  setup.envp = envp.data();
   setup.first_target = 0;
   setup.detached = true;
   return Start(setup, argv, std::move(fds), program);

@@ -14,6 +14,10 @@
 
 namespace lockstep::launcher {
 
+// The variables of the agent's environment that are its own: the token that it shows, and what the
+// service manager gave it. Nothing that it starts has them. Thread-safe.
+const std::vector<std::string>& AgentVariables();
+
 struct ChildStart {
   pid_t pid = -1;                // -1: not started
   int error_number = 0;          // why not
@@ -28,7 +32,7 @@ struct ChildStart {
 ChildStart StartChild(const SpawnerCommand& command, std::vector<UniqueFd> fds, int program = -1);
 
 // Starts `program` as the leader of a session of its own that nobody's death ends, with `fds` as
-// descriptors 0, 1, 2, 3, ... and nothing else open. From any thread.
+// descriptors 0, 1, 2, 3, ..., nothing else open, and without AgentVariables(). From any thread.
 ChildStart StartDetached(int program, const std::vector<std::string>& argv,
                          std::vector<UniqueFd> fds);
 

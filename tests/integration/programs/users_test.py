@@ -60,8 +60,11 @@ class Users(harness.ProgramTest):
         self.assertEqual([t["user"] for t in json.loads(self.verb(bob, "token", "list", "-o", "json"))["tokens"]],
                          ["bob"])
 
-        agent = self.start("launcher", "join", f"--coordinator={self.address}", f"--token-file={node}", "--slots=1",
-                           f"--state-dir={self.dir}/node")
+        with open(node, encoding="ascii") as file:
+            own = {"LOCKSTEP_TOKEN": file.read().strip(), "CREDENTIALS_DIRECTORY": os.path.dirname(node),
+                   "NOTIFY_SOCKET": os.path.join(self.dir, "of-the-service-manager")}
+        agent = self.start("launcher", "join", f"--coordinator={self.address}", "--slots=1", f"--state-dir={self.dir}/node",
+                           env=own)
         job = self.write("job.yaml", harness.synthetic_job(nproc=1, shards=1, steps=100000000,
                                                             train_extra="  eval: {every: never}\n")
                          + "secrets: {KEY: the-secret-of-ann}\n")
@@ -76,9 +79,12 @@ class Users(harness.ProgramTest):
         for process in self.processes():
             for secret in secrets + ["the-secret-of-ann"]:
                 self.assertNotIn(secret, " ".join(process.argv))
-        worker, = self.processes("worker")
-        with open(f"/proc/{worker.pid}/environ", encoding="utf-8", errors="replace") as file:
-            self.assertNotIn("LOCKSTEP_TOKEN", file.read())
+        for name in ("worker", "lockstep-supervisor"):
+            process, = self.processes(name)
+            with open(f"/proc/{process.pid}/environ", encoding="utf-8", errors="replace") as file:
+                names = {entry.split("=")[0] for entry in file.read().split("\0")}
+            self.assertIn("PATH", names)
+            self.assertEqual(names & set(own), set(), name)
 
         # Others see that it is there, and no more.
         seen = json.loads(self.verb(bob, "list", "-o", "json"))["jobs"][0]

@@ -91,6 +91,18 @@ TEST_F(WorkerProcessTest, ASupervisorThatDiesWhenItIsAskedHasASuccessor) {
   EXPECT_EQ(start.start().argv(0), "/bin/true");
 }
 
+TEST_F(WorkerProcessTest, WhatTheAgentShowsAndWhatItWasGivenIsNotTheJobsToSee) {
+  Pair pair = Connected();
+  starters_ = {pair.client};
+  WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
+  ASSERT_TRUE(worker.Start(page_).ok());
+  SupervisorCommand start;
+  ReceiveStart(pair, &start);
+  EXPECT_THAT(start.start().unset_env(),
+              ::testing::IsSupersetOf({"LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE",
+                                       "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET"}));
+}
+
 // The supervisor has the read ends as well, so epoll would go on telling of one that is closed
 // here: it is to be forgotten first.
 TEST_F(WorkerProcessTest, AStreamThatHasEndedStaysOpenUntilTheEndIsKnown) {
