@@ -26,8 +26,9 @@ constexpr int kPort = 7070;  // of the printed commands
 constexpr char kUsage[] =
     R"(Usage: coordinator init [flags]
 Makes what a coordinator needs that other machines reach over TLS: an authority, a certificate, an
-authority of callers' certificates, and the one token that nodes and users show. Run again, it renews
-the certificate and keeps the rest. A running coordinator takes the new one within seconds.
+authority of callers' certificates, and an administrator's token, from which nodes and users get
+theirs (launcher token create). Run again, it renews the certificate and keeps the rest. A running
+coordinator takes the new one within seconds.
 
   --state-dir DIR      the coordinator's; default ~/.local/state/lockstep (root: /var/lib/lockstep)
   --host NAME_OR_IP    where the coordinator is reached; may be given more than once. Default: where
@@ -132,15 +133,23 @@ absl::Status Init(const InitFlags& flags) {
                       InitCluster(folder, flags.options, Clock::Real()->Now()));
   const std::string address = Address(made.names);
   SayRotation(flags.options.rotation, made);
-  std::cerr << (made.new_cluster ? "made a new cluster in " : "renewed the certificate in ")
-            << folder << "\n"
-            << "the coordinator is known as " << absl::StrJoin(made.names, ", ") << " until "
-            << absl::FormatTime("%Y-%m-%d", made.ends, absl::UTCTimeZone()) << "\n"
-            << "start it, or let it run: it takes what is new within seconds\n"
-            << "  coordinator --state-dir " << folder << " --listen " << address << "\n"
-            << "copy " << made.token_file
-            << " to each node, where nobody but its user reads it (it is a secret), and there:\n";
-  std::cout << "launcher join --coordinator " << address << " --token-file token" << std::endl;
+  std::cerr
+      << (made.new_cluster ? "made a new cluster in " : "renewed the certificate in ") << folder
+      << "\n"
+      << "the coordinator is known as " << absl::StrJoin(made.names, ", ") << " until "
+      << absl::FormatTime("%Y-%m-%d", made.ends, absl::UTCTimeZone()) << "\n"
+      << "start it, or let it run: it takes what is new within seconds\n"
+      << "  coordinator --state-dir " << folder << " --listen " << address << "\n"
+      << made.token_file
+      << " is an administrator's: let it stay here, where nodes and users get theirs from it\n"
+      << "  launcher token create --coordinator " << address
+      << " --user node1 --role join --save-as token-of-node1\n"
+      << "  launcher token create --coordinator " << address
+      << " --user ann --role submit --save-as token-of-ann\n"
+      << "copy a node's to that node, where nobody but its user reads it (it is a secret), and "
+         "there:\n";
+  std::cout << "launcher join --coordinator " << address << " --token-file token-of-node1"
+            << std::endl;
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 """The files of deploy/ by themselves: units by systemd, manifests by kustomize, what they say against the programs.
 
 Takes seconds; what a machine has no program for is skipped, loudly."""
+import glob
 import os
 import re
 import shutil
@@ -29,6 +30,26 @@ def needs(program):
 
 def run(*command):
     return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+class TokensTest(unittest.TestCase):
+    """What the documents say of tokens."""
+
+    def test_no_page_gives_a_node_or_a_user_the_administrators_token(self):
+        pages = glob.glob(os.path.join(ROOT, "docs/*.md")) + [os.path.join(ROOT, "README.md")]
+        joins = 0
+        for page in pages:
+            with open(page, encoding="utf-8") as file:
+                lines = file.read().splitlines()
+            for number, line in enumerate(lines, 1):
+                place = f"{os.path.basename(page)}:{number}: {line}"
+                joins += "launcher join" in line and "--token-file token-of-" in line
+                # Who makes tokens has it, on the coordinator's host; what runs a job on several hosts makes its own.
+                if re.search(r"launcher (join|submit|nodes)\b|lockstep-hosts install|/etc/lockstep/token$", line):
+                    self.assertNotRegex(line, r"(--token(-file)?[ =]|install .* )token( |$)", place)
+                self.assertNotRegex(line, r"(cat|cp) \S*(/state|/var/lib/lockstep)/token", place)
+                self.assertNotRegex(line, r"LOCKSTEP_TOKEN_FILE=\$PWD/token\b(?!-)", place)
+        self.assertGreater(joins, 2)
 
 
 class SystemdTest(unittest.TestCase):

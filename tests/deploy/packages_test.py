@@ -192,18 +192,19 @@ class PackagesTest(unittest.TestCase):
 
     def follow_the_page(self, machine):
         blocks = {self.kind(block): block for block in document_blocks()}
-        self.assertEqual(set(blocks), {"install", "serve", "node", "job", "upgrade", "purge"})
+        self.assertEqual(set(blocks), {"install", "serve", "tokens", "node", "job", "upgrade", "purge"})
         self.type(machine, blocks["install"])
         self.assertEqual(machine.run("stat -c '%a %U' /run/lockstep/coordinator.sock").split(), ["600", "lockstep"])
         self.assertEqual(machine.run("stat -c '%a %U' /var/lib/lockstep").split(), ["700", "lockstep"])
         self.type(machine, blocks["serve"])
+        self.type(machine, blocks["tokens"])
         self.type(machine, blocks["node"])
         self.look_at_units(machine)
         self.type(machine, blocks["job"])
-        self.assertIn("SUCCEEDED", machine.run("launcher list --coordinator 10.0.0.1:7070 --token-file token"))
+        self.assertIn("SUCCEEDED", machine.run("launcher list --coordinator 10.0.0.1:7070 --token-file token-of-ann"))
         self.coordinator_again(machine)
         self.upgrade(machine, blocks["upgrade"])
-        self.assertIn("page", machine.run("launcher list --coordinator 10.0.0.1:7070 --token-file token"))
+        self.assertIn("page", machine.run("launcher list --coordinator 10.0.0.1:7070 --token-file token-of-ann"))
         machine.run("systemctl stop lockstep-agent && ! systemctl is-failed lockstep-agent")
         self.type(machine, blocks["purge"])
         self.assertEqual(machine.run("ls -d /var/lib/lockstep* /etc/default/lockstep* /lib/systemd/system/lockstep* "
@@ -213,7 +214,7 @@ class PackagesTest(unittest.TestCase):
 
     def upgrade(self, machine, block):
         """A job does not notice new packages, of the coordinator, the agent and the worker."""
-        common = "--coordinator 10.0.0.1:7070 --token-file token"
+        common = "--coordinator 10.0.0.1:7070 --token-file token-of-ann"
         machine.run(f"launcher submit --no-follow --name upgraded --set train.steps=100000000 {common} job.yaml")
 
         def status():
@@ -254,8 +255,8 @@ class PackagesTest(unittest.TestCase):
     @staticmethod
     def kind(block):
         text = "\n".join(command for _, command in block.commands)
-        for word, name in (("purge", "purge"), ("./new", "upgrade"), ("submit", "job"), ("coordinator init", "serve"),
-                           ("lockstep-agent", "node"), ("apt-get install", "install")):
+        for word, name in (("purge", "purge"), ("./new", "upgrade"), ("token create", "tokens"), ("submit", "job"),
+                           ("coordinator init", "serve"), ("lockstep-agent", "node"), ("apt-get install", "install")):
             if word in text:
                 return name
         raise AssertionError(f"a block that this test does not know: {text}")
@@ -268,7 +269,7 @@ class PackagesTest(unittest.TestCase):
         # The agent is a node a moment after its service has started.
         if "launcher nodes" in block.commands[-1][1]:
             harness.wait_until(lambda: " up " in machine.run(
-                "launcher nodes --coordinator 10.0.0.1:7070 --token-file token"), 20, "the node")
+                "launcher nodes --coordinator 10.0.0.1:7070 --token-file token-of-ann"), 20, "the node")
 
     @staticmethod
     def pid(machine, unit):
@@ -287,7 +288,7 @@ class PackagesTest(unittest.TestCase):
 
     def coordinator_again(self, machine):
         """A job does not notice a coordinator that is started again."""
-        common = "--coordinator 10.0.0.1:7070 --token-file token"
+        common = "--coordinator 10.0.0.1:7070 --token-file token-of-ann"
         machine.run(f"launcher submit --no-follow --name long --set train.steps=100000000 {common} job.yaml")
         describe = f"launcher describe -o json {common} long"
 

@@ -89,7 +89,12 @@ class TlsTest(harness.ProgramTest):
 class Init(TlsTest):
     def test_its_files_and_its_command(self):
         out, err = self.init("--host=10.1.2.3", "--host=head.example.org")
-        self.assertEqual(out, "launcher join --coordinator 10.1.2.3:7070 --token-file token\n")
+        # Nodes and users get tokens of their own; the administrator's stays where it is.
+        self.assertEqual(out, "launcher join --coordinator 10.1.2.3:7070 --token-file token-of-node1\n")
+        self.assertIn(f"{self.token} is an administrator's: let it stay here", err)
+        create = "launcher token create --coordinator 10.1.2.3:7070"
+        self.assertIn(f"{create} --user node1 --role join --save-as token-of-node1\n", err)
+        self.assertIn(f"{create} --user ann --role submit --save-as token-of-ann\n", err)
         self.assertIn("made a new cluster", err)
         self.assertEqual(stat.S_IMODE(os.stat(self.state).st_mode), 0o700)
         self.assertEqual(sorted(os.listdir(self.state)), ["authority.pem", "callers.pem", "server.pem", "token"])
