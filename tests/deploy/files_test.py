@@ -2,6 +2,7 @@
 """The files of deploy/ by themselves: units by systemd, manifests by kustomize, what they say against the programs.
 
 Takes seconds; what a machine has no program for is skipped, loudly."""
+import contextlib
 import glob
 import os
 import re
@@ -247,6 +248,78 @@ class SlurmTest(unittest.TestCase):
         result = run(os.path.join(DEPLOY, "slurm/lockstep-slurm"), "--launcher", os.path.join(BIN, "launcher"), "--dry-run",
                      os.path.join(ROOT, "examples/fashion-mnist.yaml"), "--set", "train.epochs=none")
         self.assertEqual(result.returncode, 3, result.stdout)
+
+
+# Stands for ssh: what it runs on a host has stand-ins for what changes one, and says what it installs where.
+SSH = """#!/bin/bash
+cd "$(dirname "$0")"
+echo "host $1" >>log
+PATH=$PWD/there:$PATH exec bash -c "$2"
+"""
+INSTALL = """#!/bin/bash
+while [[ $1 == -* ]]; do [[ $1 == -D ]] || shift; shift; done
+for file in "$@"; do [[ ! -f $file ]] || [[ $file != */stage.* ]] || echo "installed $(basename "$file")=$(head -n 1 "$file")" >>log; done
+"""
+
+
+class HostsTest(unittest.TestCase):
+    """lockstep-hosts, with a stand-in for ssh and a host that is nothing but a log."""
+
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="lockstep-hosts-")
+        self.addCleanup(shutil.rmtree, self.dir)
+        os.makedirs(os.path.join(self.dir, "there"))
+        os.makedirs(os.path.join(self.dir, "bin"))
+        self.write("ssh", SSH)
+        self.write("there/install", INSTALL)
+        self.write("there/mktemp", '#!/bin/bash\nexec /usr/bin/mktemp -d "$PWD/stage.XXXXXX"\n')
+        for name in ("getent", "useradd", "ln", "systemctl"):
+            self.write(f"there/{name}", "#!/bin/bash\n")
+        self.write("there/rm", '#!/bin/bash\necho "rm $*" >>log\n[[ $2 != *stage.* ]] || exec /bin/rm -rf "$2"\n')
+        for name in ("launcher", "worker"):
+            self.write(f"bin/{name}", f"the {name}\n")
+        self.write("token", "a-secret\n")
+
+    def write(self, name, text):
+        path = os.path.join(self.dir, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, 0o755)
+
+    def installed(self, programs="bin"):
+        """What an installation did on the host."""
+        log = os.path.join(self.dir, "log")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(log)
+        result = subprocess.run(
+            [os.path.join(DEPLOY, "ssh/lockstep-hosts"), "install", "host1", "--coordinator", "10.0.0.1:7070", "--token",
+             os.path.join(self.dir, "token"), "--programs", os.path.join(self.dir, programs)], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            env=dict(os.environ, SSH=os.path.join(self.dir, "ssh")))
+        self.assertEqual(result.returncode, 0, result.stdout)
+        with open(log, encoding="utf-8") as file:
+            return file.read().splitlines()
+
+    MODULE = "/usr/lib/lockstep/liblockstep_cuda.so"
+
+    def test_the_gpu_module_is_installed_where_it_came_and_else_removed(self):
+        lines = self.installed()
+        self.assertIn("installed worker=the worker", lines)
+        self.assertIn("rm -f " + self.MODULE, lines)
+        self.write("bin/liblockstep_cuda.so", "the module\n")
+        lines = self.installed()
+        self.assertIn("installed liblockstep_cuda.so=the module", lines)
+        self.assertNotIn("rm -f " + self.MODULE, lines)
+
+    def test_a_folder_of_links_brings_what_they_lead_to(self):
+        os.makedirs(os.path.join(self.dir, "of/links"))
+        for name in ("launcher", "worker", "liblockstep_cuda.so"):
+            self.write(f"bin/{name}", f"the {name}\n")
+            os.symlink(f"../../bin/{name}", os.path.join(self.dir, "of/links", name))
+        lines = self.installed("of/links")
+        for name in ("launcher", "worker", "liblockstep_cuda.so"):
+            self.assertIn(f"installed {name}=the {name}", lines)
+        self.assertIn("installed token=a-secret", lines)
 
 
 if __name__ == "__main__":
