@@ -8,6 +8,8 @@
 
 #include <climits>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -45,7 +47,8 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const char* ove
   const char* override_path = std::getenv(override_name);
   std::string path;
   if (override_path != nullptr && override_path[0] != '\0') {
-    path = override_path;
+    std::error_code ignored;  // there is no current folder: then it is not found
+    path = std::filesystem::absolute(override_path, ignored);
   } else {
     char self[PATH_MAX + 1] = {};
     const ssize_t n = ::readlink("/proc/self/exe", self, PATH_MAX);

@@ -23,9 +23,9 @@ int64_t TotalMemory();
 // 16 hexadecimal digits that no other process has.
 std::string RandomId();
 
-// The program `name` ("worker", "coordinator"): the path in the environment variable
-// `override_name`, else beside the launcher's own executable. Errors: NotFound when it is not there
-// or not executable.
+// The absolute path of the program `name` ("worker", "coordinator"): the path in the environment
+// variable `override_name`, from the current folder, else beside the launcher's own executable.
+// Errors: NotFound when it is not there or not executable.
 absl::StatusOr<std::string> FindProgram(const std::string& name, const char* override_name);
 
 // Raises the soft limit of open files to the hard one; returns the limit that holds.

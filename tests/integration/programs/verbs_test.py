@@ -54,6 +54,14 @@ class Verbs(harness.ProgramTest):
         self.assertEqual(code, 0, err)
         self.assertTrue(out.startswith("digraph"), out[:50])
 
+    def test_a_relative_worker_is_that_of_the_current_folder_whatever_the_workdir(self):
+        os.mkdir(os.path.join(self.dir, "elsewhere"))
+        os.symlink(os.path.join(harness.BIN, "worker"), os.path.join(self.dir, "worker"))
+        job = self.write("job.yaml", harness.synthetic_job() + f"workdir: {self.dir}/elsewhere\n")
+        for command in (["plan", job], [job]):
+            code, out, err = self.launch(*command, env={"LOCKSTEP_WORKER": "./worker"})
+            self.assertEqual(code, 0, out + err)
+
     def test_plan_estimates_a_gpu_that_is_not_here(self):
         job = self.write("job.yaml", harness.synthetic_job())
         code, out, err = self.launch("plan", "-o", "json", "--device", "cuda:h200", job)
