@@ -102,13 +102,17 @@ int SlotsOfHost(const JobSpec& spec, bool over_hosts) {
          job::MostWorkers(spec);
 }
 
-absl::Status CheckMemory(int workers) {
+absl::Status CheckMemory(const JobSpec& spec, int workers) {
   const int64_t needed = workers * kWorkerBytes;
   const int64_t available = AvailableMemory();
   if (needed <= available) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat(workers, " workers need at least ", ShortBytes(needed), " of memory and ",
-                   ShortBytes(available), " are free here: ask for fewer with --nproc-per-node"));
+  const int most = job::MostWorkers(spec);
+  const bool may_grow = most > job::WantedWorkers(spec) && workers >= most;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      workers, " workers need at least ", ShortBytes(needed), " of memory and ",
+      ShortBytes(available), " are free here: ",
+      may_grow ? "the job may have so many at once; lower elastic.max_workers in the job file"
+               : "ask for fewer with --nproc-per-node"));
 }
 
 void AwaitGuestsEnd(coordinator::Client* client) {

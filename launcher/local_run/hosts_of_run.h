@@ -37,8 +37,9 @@ absl::Status CheckOneHost(const JobSpec& spec);
 // hosts, the most of any host of it, with the spares.
 int SlotsOfHost(const JobSpec& spec, bool over_hosts);
 
-// OK: this host has the memory for so many workers' programs. Errors: ResourceExhausted.
-absl::Status CheckMemory(int workers);
+// OK: this host has the memory for so many workers' programs, which SlotsOfHost said. Errors:
+// ResourceExhausted.
+absl::Status CheckMemory(const JobSpec& spec, int workers);
 
 // The job has ended: blocks until the other hosts have seen that and left, for some seconds at
 // most.

@@ -197,7 +197,7 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
 absl::Status LocalRun::StartAgent(const JobSpec& spec,
                                   const coordinator::ClientOptions& coordinator) {
   const int workers = SlotsOfHost(spec, args_.rendezvous.has_value());
-  LS_RETURN_IF_ERROR(CheckMemory(workers));
+  LS_RETURN_IF_ERROR(CheckMemory(spec, workers));
   LS_RETURN_IF_ERROR(CheckLimits(CurrentLimits(), workers, /*local_run=*/true));
   AgentOptions options;
   LS_ASSIGN_OR_RETURN(options.worker_program, FindProgram("worker", "LOCKSTEP_WORKER"));

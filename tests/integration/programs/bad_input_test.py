@@ -117,6 +117,10 @@ class BadInput(harness.ProgramTest):
         self.assert_fails(BAD_JOB, ["elastic.max_workers", "'elastic.max_workers' 4: 4 workers for 2 shards"],
                           "--set", "elastic={min_workers: 1, max_workers: 4}", *flags)
 
+    def test_more_workers_at_most_than_the_machine_has_memory_for(self):
+        self.assert_fails(CANNOT_FIT, ["2147483647 workers need at least", "lower elastic.max_workers"],
+                          "--set", "elastic.max_workers=2147483647", "--", "true")
+
     def test_no_workers_and_too_many(self):
         job = self.write("job.yaml", harness.synthetic_job())
         self.assert_fails(USAGE, ["--nproc-per-node"], "--nproc-per-node=0", job)
