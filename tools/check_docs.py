@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Rejects undocumented headers, sources without a licence line, dead links in the documents, and commands
-in them that no test runs (see run_docs.py).
+"""Rejects undocumented headers, sources without a licence line, dead links and torn tables in the documents, and
+commands in them that no test runs (see run_docs.py).
 
 Headers of the product open with the licence line, a description and a `Thread-safety:` line; each
 public class and function has a comment of its own or shares that of the declarations right above it.
@@ -236,6 +236,19 @@ def check_links(path, text, exists, reader):
     return problems
 
 
+def check_tables(text):
+    """Rows that no renderer shows in a table: a blank line, say, has ended it before them."""
+    problems, fenced, before, lines = [], False, "", text.splitlines()
+    for number, line in enumerate(lines, 1):
+        if FENCE.match(line):
+            fenced = not fenced
+        if not fenced and line.startswith("|") and not before.startswith("|"):
+            if not re.match(r"^\|[ :|-]*-[ :|-]*\|$", lines[number] if number < len(lines) else ""):
+                problems.append((number, "a row without a table: no line of dashes follows it"))
+        before = line
+    return problems
+
+
 # Names of environment variables as product code asks for them, by call or as a constant.
 VARIABLE = re.compile(r'"(LOCKSTEP_[A-Z_]+|XDG_[A-Z_]+)"|(?:getenv|env(?:ironment)?)\("([A-Z_]+)"\)')
 VARIABLES_PAGE = "docs/environment.md"
@@ -276,6 +289,7 @@ def check(files, reader, exists):
         elif path.endswith(".md"):
             problems += [(path, *p) for p in blocks_of(reader(path))[1]]
             problems += [(path, *p) for p in check_links(path, reader(path), exists, reader)]
+            problems += [(path, *p) for p in check_tables(reader(path))]
     if VARIABLES_PAGE in files:
         problems += check_variables(files, reader)
     return problems, warnings

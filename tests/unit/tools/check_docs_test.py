@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import unittest
 
-from check_docs import check, check_header, check_links, check_spdx, check_variables
+from check_docs import check, check_header, check_links, check_spdx, check_tables, check_variables
 
 OPENING = """// SPDX-License-Identifier: Apache-2.0
 // A thing that is there to be read.
@@ -92,6 +92,13 @@ class Thing {
         self.assertEqual(len(links("[a](a.md#no)")), 1)
         self.assertEqual(len(links("[a](c.md)")), 1)
         self.assertEqual(links("```\n[a](c.md)\n```"), [])
+
+    def test_a_row_after_a_tables_end(self):
+        table = "| a | b |\n|---|:-:|\n| 1 | 2 |\n"
+        self.assertEqual(check_tables(table + "\ntext\n" + table), [])
+        self.assertEqual([line for line, _ in check_tables(table + "\n| 3 | 4 |\n\ntext\n")], [5])
+        self.assertEqual([line for line, _ in check_tables("text\n| 3 | 4 |")], [2])
+        self.assertEqual(check_tables("```\n| 3 | 4 |\n```\n"), [])
 
     def test_variables_are_on_their_page(self):
         files = {"a.cc": 'getenv("LOCKSTEP_A"); env("HOME"); f("LOCKSTEP_B", "NCCL")', "tests/b.cc": '"LOCKSTEP_C"',
