@@ -22,7 +22,6 @@
 #include "launcher/agent/host.h"
 #include "launcher/cli/version.h"
 #include "launcher/local_run/ordered_guest.h"
-#include "launcher/local_run/submission.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -126,9 +125,9 @@ absl::Status PutOnHosts(const std::vector<HostSlots>& hosts, JobSpec* spec) {
   return job::SetCounted(ranks, spec->resources().device(), spec);
 }
 
-absl::StatusOr<job::LoadResult> LoadJobOfRun(const RunArgs& args) {
+absl::StatusOr<job::LoadResult> LoadJobOfRun(const RunArgs& args, Counted counted) {
   LS_RETURN_IF_ERROR(InterfaceFilter::Parse(args.interfaces).status());
-  if (!args.hosts.has_value()) return LoadJob(args.job);
+  if (!args.hosts.has_value()) return LoadJob(args.job, counted);
   LS_ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts, NamedHosts(*args.hosts));
   LS_ASSIGN_OR_RETURN(const JobArgs job, JobOnHosts(hosts, args.job));
   LS_ASSIGN_OR_RETURN(job::LoadResult loaded, LoadJob(job, Counted::kByCoordinator));

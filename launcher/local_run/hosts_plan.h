@@ -14,6 +14,7 @@
 #include "launcher/cli/arguments.h"
 #include "launcher/local_run/hosts_of_run.h"
 #include "launcher/local_run/remote_hosts.h"
+#include "launcher/local_run/submission.h"
 #include "proto/job.pb.h"
 
 namespace lockstep::launcher {
@@ -43,8 +44,9 @@ absl::StatusOr<JobArgs> JobOnHosts(const std::vector<HostSlots>& hosts, const Jo
 absl::Status PutOnHosts(const std::vector<HostSlots>& hosts, JobSpec* spec);
 
 // The job as a run with these flags has it, without running it; the problems of the file are in the
-// result. Errors: as the functions above and LoadJob; InvalidArgument for --interfaces.
-absl::StatusOr<job::LoadResult> LoadJobOfRun(const RunArgs& args);
+// result. Who counts what a job on this host wants a worker for each of is `counted`. Errors: as
+// the functions above and LoadJob; InvalidArgument for --interfaces.
+absl::StatusOr<job::LoadResult> LoadJobOfRun(const RunArgs& args, Counted counted = Counted::kHere);
 
 // The coordinator that listens at `address`, from this host.
 std::string AddressHere(const HostsPlan& plan, const std::string& address);

@@ -44,7 +44,8 @@ std::vector<std::string> WarningsOf(const JobSpec& spec) {
 
 int Validate(const ValidateArgs& args, std::ostream& out, std::ostream& err) {
   const bool json = args.common.output == Output::kJson;
-  const absl::StatusOr<job::LoadResult> result = LoadJobOfRun(args);
+  // The GPUs and cores of the host that it is checked on may be no node's of the job.
+  const absl::StatusOr<job::LoadResult> result = LoadJobOfRun(args, Counted::kByCoordinator);
   if (result.ok() && !result->ok()) {
     if (json) {
       out << ErrorsJson(result->errors) << "\n";

@@ -10,7 +10,8 @@
 
 namespace lockstep::launcher {
 
-// Writes the resolved job to `out` (YAML; with -o json one object). For a bad job: all errors to
+// Writes the resolved job to `out` (YAML; with -o json one object); a word for the workers of a
+// host ("gpu") stays one, since it is not counted on this host. For a bad job: all errors to
 // `err`; with -o json to `out`. docs/json_output.md describes the objects. Returns the exit code:
 // 0, 3, or 5 when the flags ask for more workers than the job may have, or for other hosts than
 // they name.

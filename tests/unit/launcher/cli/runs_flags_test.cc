@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/cli/arguments.h"
@@ -164,6 +165,23 @@ TEST(ValidateVerb, FlagsAreAppliedBeforeTheRulesAreChecked) {
   err.str("");
   EXPECT_EQ(Validate(args, out, err), 5);
   EXPECT_THAT(err.str(), HasSubstr("8 workers for 4 shards"));
+}
+
+// It may be no host of the job on which its file is checked.
+TEST(ValidateVerb, AWordForTheWorkersIsNotCountedHere) {
+  ValidateArgs args;
+  args.job.job_file = LOCKSTEP_SOURCE_DIR "/examples/fashion-mnist.yaml";
+  for (const char* word : {"gpu", "cpu", "auto"}) {
+    args.job.sets = {absl::StrCat("resources.nproc_per_node=", word)};
+    std::ostringstream out, err;
+    EXPECT_EQ(Validate(args, out, err), 0) << err.str();
+    EXPECT_THAT(out.str(), HasSubstr(absl::StrCat("nproc_by: ", word, "\n")));
+  }
+  args.job.sets.clear();
+  args.job.nproc_per_node = ProcCount{ProcCount::Kind::kGpu, 0};
+  std::ostringstream out, err;
+  EXPECT_EQ(Validate(args, out, err), 0) << err.str();
+  EXPECT_THAT(out.str(), HasSubstr("nproc_by: gpu\n"));
 }
 
 TEST(ValidateVerb, HostsAreAppliedAsARunAppliesThem) {
