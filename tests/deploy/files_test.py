@@ -7,9 +7,11 @@ import glob
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import dockerfile
@@ -320,6 +322,164 @@ class HostsTest(unittest.TestCase):
         for name in ("launcher", "worker", "liblockstep_cuda.so"):
             self.assertIn(f"installed {name}=the {name}", lines)
         self.assertIn("installed token=a-secret", lines)
+
+
+# A launcher that waits for hosts until it is stopped; with `begun` it has a worker.
+LAUNCHER = """#!/bin/bash
+trap 'echo stopped >>log; exit 130' TERM
+sleep 0.2  # by then the script listens to signals
+echo "launcher $*" >>log
+if [[ -e begun ]]; then
+  bash -c 'bash -c "echo works >>log; while [[ ! -e over ]] && ! grep -q stopped log; do sleep 0.05; done" w --bootstrap-fd=3 & wait' &
+fi
+while [[ ! -e over ]]; do sleep 0.05; done
+exit 7
+"""
+# As srun does it, a variable of sbatch's decides what is handed on, unless a flag does.
+SRUN = """#!/bin/bash
+[[ ${SLURM_EXPORT_ENV:-ALL} == ALL || " $* " == *" --export=ALL "* ]] || unset LOCKSTEP_TOKEN
+echo "srun token=${LOCKSTEP_TOKEN:+there}" >>log
+[[ ! -e one-is-out ]] || kill -USR2 $PPID
+trap 'exit 130' TERM
+while [[ ! -e guests-end ]]; do
+  [[ ! -e one-is-out ]] && grep -q stopped log && exit 130
+  sleep 0.05
+done
+exit "$(cat guests-end)"
+"""
+SCONTROL = """#!/bin/bash
+echo "scontrol $*" >>log
+case $1 in
+  show) tr , '\n' <<<"$3" ;;
+  requeue) kill -KILL $PPID ;;
+esac
+"""
+
+
+class SlurmJobTest(unittest.TestCase):
+    """lockstep-slurm inside of a job, with stand-ins for Slurm's programs and the launcher."""
+
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="lockstep-slurm-")
+        self.addCleanup(shutil.rmtree, self.dir)
+        for name, text in (("launcher", LAUNCHER), ("srun", SRUN), ("scontrol", SCONTROL),
+                           ("squeue", "#!/bin/bash\ncat hosts\n")):
+            self.write(name, text)
+            os.chmod(os.path.join(self.dir, name), 0o755)
+        self.write("hosts", "n1,n2\n")
+        self.write("log", "")
+
+    def write(self, name, text=""):
+        with open(os.path.join(self.dir, name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def log(self):
+        with open(os.path.join(self.dir, "log"), encoding="utf-8") as file:
+            return file.read()
+
+    def start(self, **environment):
+        """The script, when the launcher and the guests have started."""
+        script = subprocess.Popen(
+            [os.path.join(DEPLOY, "slurm/lockstep-slurm"), "--in-job", "./launcher", "job.yaml"], cwd=self.dir, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            env=dict(os.environ, PATH=self.dir + ":" + os.environ["PATH"], SLURM_JOB_ID="5", SLURM_JOB_NUM_NODES="2",
+                     SLURM_JOB_NODELIST="n1,n2", **environment))
+        self.addCleanup(self.kill, script)
+        self.await_log("launcher --node-rank=0", "srun token=")
+        return script
+
+    @staticmethod
+    def kill(script):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(script.pid, signal.SIGKILL)
+        script.stdout.close()
+        script.wait()
+
+    def await_log(self, *words):
+        end = time.monotonic() + 20
+        while not all(word in self.log() for word in words):
+            self.assertLess(time.monotonic(), end, f"{words}: {self.log()}")
+            time.sleep(0.05)
+
+    def ended(self, script):
+        """Its exit code and what it said; what it started has no end of its own."""
+        code = script.wait(30)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(script.pid, signal.SIGKILL)
+        return code, script.stdout.read()
+
+    def test_guests_have_the_token_whatever_the_site_exports(self):
+        self.start(SLURM_EXPORT_ENV="NONE")
+        self.assertIn("srun token=there", self.log())
+
+    def test_guests_that_cannot_take_part_end_the_job_with_their_code(self):
+        script = self.start()
+        self.write("guests-end", "5")
+        code, said = self.ended(script)
+        self.assertEqual(code, 5, said)
+        self.assertIn("before the run has begun", said)
+        self.assertIn("stopped", self.log())
+        self.assertNotIn("requeue", self.log())
+
+    def test_one_of_several_guests_that_cannot_take_part_ends_the_job(self):
+        self.write("one-is-out")
+        script = self.start()
+        self.await_log("stopped")
+        self.write("guests-end", "130")  # the others, which were stopped
+        code, said = self.ended(script)
+        self.assertEqual(code, 5, said)
+        self.assertNotIn("requeue", self.log())
+
+    def test_guests_that_end_later_leave_the_run_to_go_on(self):
+        self.write("begun")
+        script = self.start()
+        self.await_log("works")
+        self.write("guests-end", "5")
+        time.sleep(1.5)  # it looks each second
+        self.assertIsNone(script.poll())
+        self.write("over")
+        code, said = self.ended(script)
+        self.assertEqual(code, 7, said)
+        self.assertNotIn("stopped", self.log())
+
+    def test_a_job_that_is_cancelled_while_it_waits_is_no_hosts_fault(self):
+        script = self.start()
+        self.write("guests-end", "130")
+        time.sleep(1.5)
+        script.send_signal(signal.SIGTERM)
+        code, said = self.ended(script)
+        self.assertEqual((code, "could not take part" in said), (130, False), said)
+
+    def test_a_result_that_guests_have_first_is_the_launchers(self):
+        script = self.start()
+        self.write("guests-end", "7")
+        time.sleep(0.5)
+        self.write("over")
+        code, said = self.ended(script)
+        self.assertEqual(code, 7, said)
+        self.assertNotIn("stopped", self.log())
+
+    def test_a_run_that_has_begun_is_queued_again_when_its_time_is_up(self):
+        self.write("begun")
+        script = self.start()
+        self.await_log("works")
+        script.send_signal(signal.SIGUSR1)
+        self.ended(script)
+        self.assertIn("stopped", self.log())
+        self.assertIn("scontrol requeue 5", self.log())
+
+    def test_one_that_has_not_is_queued_again_only_if_a_host_failed(self):
+        for hosts, again in (("n1,n2\n", False), ("n1\n", True)):
+            self.write("hosts", hosts)
+            self.write("log", "")
+            script = self.start()
+            script.send_signal(signal.SIGUSR1)
+            self.await_log("stopped")
+            code, said = self.ended(script)
+            self.assertEqual("scontrol requeue 5" in self.log(), again, said + self.log())
+            if not again:
+                self.assertEqual(code, 130)
+                self.assertIn("has not begun", said)
 
 
 if __name__ == "__main__":

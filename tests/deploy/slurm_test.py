@@ -143,8 +143,9 @@ class SlurmTest(hosts.HostsTest):
             return {}  # not up yet
         return dict(line.split() for line in lines if line)
 
-    def submit(self, path, *flags):
-        return self.client(SCRIPT, path, "-o", "json", *flags, "--", "--output=%j.out").strip()
+    def submit(self, path, *flags, launcher=os.path.join(harness.BIN, "launcher"), sbatch=()):
+        return self.client(SCRIPT, "--launcher", launcher, path, "-o", "json", *flags, "--", "--output=%j.out",
+                           *sbatch).strip()
 
     def state(self, job):
         fields = self.client("scontrol", "-o", "show", "job", job)
@@ -224,12 +225,30 @@ class SlurmTest(hosts.HostsTest):
         harness.wait_until(lambda: "stopping: the workers finish their step" in self.output(job), 60, "a stop in peace")
         harness.wait_until(lambda: not self.processes("worker"), 60, "the end of all workers")
 
+    def test_a_site_that_exports_nothing(self):
+        steps = 200
+        job = self.submit(self.job("closed", steps), sbatch=["--export=NONE"])
+        self.assertEqual(self.await_end(job)["workers"], 4)
+
+    def test_a_host_without_the_launcher_ends_the_job_before_it_begins(self):
+        launcher = self.write("launcher", f'#!/bin/sh\n[ "$(hostname)" != n2 ] || exit 127\nexec {harness.BIN}/launcher "$@"\n')
+        os.chmod(launcher, 0o755)
+        job = self.submit(self.job("nowhere", 200), launcher=launcher)
+        harness.wait_until(lambda: self.state(job) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"), 90,
+                           "the end of the job")
+        self.assertEqual(self.state(job), "FAILED", self.output(job) + self.logs())
+        self.assertIn(" ExitCode=127:0 ", self.client("scontrol", "-o", "show", "job", job))
+        self.assertIn("could not take part", self.output(job))
+        self.assertNotIn("queued again", self.output(job))
+
     def test_a_host_that_fails(self):
         steps = 4000
         job = self.submit(self.job("shrinks", steps, elastic="elastic: {min_workers: 2}\n"))
         self.await_checkpoint(job, "shrinks")
         self.n2.power_off()
         self.client("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
+        # By this the script knows of it.
+        harness.wait_until(lambda: self.client("squeue", "-h", "-j", job, "-o", "%N").strip() == "n1", 30, "one host less")
         result = self.await_end(job)
         self.assertNotIn("queued again", self.output(job), "the other host goes on with it")
         self.assertEqual(result["model"]["sha256"], self.undisturbed(steps))
