@@ -245,6 +245,20 @@ class SlurmTest(unittest.TestCase):
         self.assertIn("--no-kill", self.asked(job=job))
         self.assertNotIn("--no-kill", self.asked("--set", "elastic.min_workers=3", job=job))
         self.assertNotIn("--no-kill", self.asked())
+        # Whichever host fails.
+        uneven = ["--set", "resources.ranks_per_node=[1, 3]", "--set", "resources.nproc_per_node=3", "--set",
+                  "train.shards=4", "--set", "elastic.min_workers=1"]
+        self.assertIn("--no-kill", self.asked(*uneven, job=job))
+        self.assertNotIn("--no-kill", self.asked(*uneven[:-1], "elastic.min_workers=2", job=job))
+        self.assertNotIn("--no-kill", self.asked(*uneven[:-1], "elastic.min_workers=3", job=job))
+
+    def test_a_word_for_the_workers_is_refused_and_not_counted_on_the_login_node(self):
+        for word in ("cpu", "gpu", "auto"):
+            for flag in (f"--set=resources.nproc_per_node={word}", f"--nproc-per-node={word}"):
+                result = run(os.path.join(DEPLOY, "slurm/lockstep-slurm"), "--launcher", os.path.join(BIN, "launcher"),
+                             "--dry-run", os.path.join(ROOT, "examples/fashion-mnist.yaml"), flag)
+                self.assertEqual(result.returncode, 3, result.stdout)
+                self.assertIn(f"nproc_per_node must be a number here, not '{word}'", result.stdout)
 
     def test_a_bad_job_file_never_gets_to_slurm(self):
         result = run(os.path.join(DEPLOY, "slurm/lockstep-slurm"), "--launcher", os.path.join(BIN, "launcher"), "--dry-run",
