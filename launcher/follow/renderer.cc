@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/follow/renderer.h"
 
-#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <utility>
@@ -29,22 +27,6 @@ constexpr char kBold[] = "1";
 constexpr char kRed[] = "1;31";
 constexpr char kDim[] = "2";
 
-absl::Status WriteAll(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(fd, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) {
-      // Whoever gave it to us does not wait with it himself, but for a reader we do.
-      pollfd ready{fd, POLLOUT, 0};
-      ::poll(&ready, 1, -1);
-      continue;
-    }
-    if (n < 0) return absl::ErrnoToStatus(errno, "write");
-    text.remove_prefix(static_cast<size_t>(n));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 RenderOptions RenderOptionsForStderr() {
@@ -61,14 +43,8 @@ RenderOptions RenderOptionsForStderr() {
   return options;
 }
 
-Renderer::Sinks Renderer::StandardSinks() {
-  return {.out = [](std::string_view text) { return WriteAll(STDOUT_FILENO, text); },
-          // Nobody reads it any more: the job goes on.
-          .err = [](std::string_view text) { WriteAll(STDERR_FILENO, text).IgnoreError(); }};
-}
-
-Renderer::Renderer(RenderOptions options, Sinks sinks, Clock* clock)
-    : options_(options), sinks_(std::move(sinks)), clock_(clock) {}
+Renderer::Renderer(RenderOptions options, std::unique_ptr<TextSink> sink, Clock* clock)
+    : options_(options), sink_(std::move(sink)), clock_(clock) {}
 
 std::string Renderer::Colored(const char* code, const std::string& text) const {
   if (!options_.color) return std::string(text);
@@ -83,6 +59,7 @@ void Renderer::SetTee(const std::string& tee) {
 void Renderer::Show(const JobEvent& told) {
   // Whatever workers, hosts and users wrote: nothing of it acts on the terminal.
   const JobEvent event = Printed(told);
+  if (!event.has_progress()) sink_->AwaitRoom();
   absl::MutexLock lock(&mu_);
   switch (event.event_case()) {
     case JobEvent::kState:
@@ -198,15 +175,17 @@ void Renderer::ShowProgress(const Progress& progress) {
   const bool epoch_ended = epoch > epoch_shown_;
   const bool last = progress.step() == progress.total_steps() && step_shown_ != progress.step();
   if (options_.in_place) {
-    if (!last && now - progress_shown_ < kInPlaceEvery) return;
+    // Where the one before is not written yet, this one would be old when it is.
+    if (!last && (now - progress_shown_ < kInPlaceEvery || sink_->waiting() > 0)) return;
     progress_line_ =
         ProgressText(progress).substr(0, static_cast<size_t>(std::max(options_.columns - 1, 10)));
-    sinks_.err(absl::StrCat(kClearLine, progress_line_));
+    sink_->Err(absl::StrCat(kClearLine, progress_line_));
   } else {
     // The first line comes when the time is up, not with the first step.
     if (progress_shown_ == absl::InfinitePast()) progress_shown_ = now;
     if (!epoch_ended && !last && now - progress_shown_ < kPlainEvery) return;
-    sinks_.err(absl::StrCat(ProgressText(progress), "\n"));
+    if (!last && sink_->waiting() > TextSink::kRoom) return;
+    sink_->Err(absl::StrCat(ProgressText(progress), "\n"));
   }
   progress_shown_ = now;
   epoch_shown_ = std::max(epoch_shown_, epoch);
@@ -214,13 +193,9 @@ void Renderer::ShowProgress(const Progress& progress) {
 }
 
 void Renderer::Lines(bool to_stderr, const std::string& text) {
-  if (!progress_line_.empty()) sinks_.err(kClearLine);
-  if (to_stderr) {
-    sinks_.err(text);
-  } else {
-    sinks_.out(text).IgnoreError();  // the log files have it
-  }
-  if (!progress_line_.empty()) sinks_.err(progress_line_);
+  if (!progress_line_.empty()) sink_->Err(kClearLine);
+  to_stderr ? sink_->Err(text) : sink_->Out(text);
+  if (!progress_line_.empty()) sink_->Err(progress_line_);
 }
 
 void Renderer::Message(const std::string& text) {
@@ -239,12 +214,16 @@ void Renderer::Plain(const std::string& text) {
 }
 
 int Renderer::Finish(const std::string& text, int code) {
-  absl::MutexLock lock(&mu_);
-  if (!progress_line_.empty()) sinks_.err("\n");
-  progress_line_.clear();
-  const absl::Status written = text.empty() ? absl::OkStatus() : sinks_.out(text);
-  if (written.ok()) return code;
-  sinks_.err(absl::StrCat(
+  sink_->AwaitRoom();
+  {
+    absl::MutexLock lock(&mu_);
+    if (!progress_line_.empty()) sink_->Err("\n");
+    progress_line_.clear();
+    sink_->Out(text);
+  }
+  const absl::Status written = sink_->Flush();
+  if (text.empty() || written.ok()) return code;
+  sink_->Err(absl::StrCat(
       Colored(kRed, "error: "),
       "the job's result is not on the standard output: ", std::string(written.message()), "\n"));
   return code == kExitOk ? kExitFailure : code;

@@ -7,15 +7,15 @@
 #define LOCKSTEP_LAUNCHER_FOLLOW_RENDERER_H_
 
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "launcher/follow/text_sink.h"
 #include "proto/coordinator.pb.h"
 
 namespace lockstep::launcher {
@@ -33,30 +33,26 @@ RenderOptions RenderOptionsForStderr();
 
 class Renderer {
  public:
-  // `out` and `err` get whole lines (and, on a terminal, `err` the progress line). `out` returns
-  // why the text could not be written.
-  struct Sinks {
-    std::function<absl::Status(std::string_view)> out;
-    std::function<void(std::string_view)> err;
-  };
-  // Sinks that write to the process's stdout and stderr.
-  static Sinks StandardSinks();
-
   // `clock` must outlive the renderer.
-  Renderer(RenderOptions options, Sinks sinks, Clock* clock);
+  Renderer(RenderOptions options, std::unique_ptr<TextSink> sink, Clock* clock);
 
   // Whose lines are shown: "all" (also ""), "0" (slot 0) or "none".
   void SetTee(const std::string& tee);
+  // Blocks while much of what was shown before is not read yet, but for progress, which is left out
+  // then.
   void Show(const JobEvent& told);
-  // A message of the launcher itself, with its line end added.
+  // A message of the launcher itself, with its line end added. Does not block, as the next two.
   void Message(const std::string& text);
   void Error(const std::string& text);
   // Text with its line ends, to stderr.
   void Plain(const std::string& text);
   // Ends the progress line; `text`, the job's result, goes to stdout. Returns the exit code:
   // `code`, or kExitFailure instead of 0 when the result could not be written, which it says. (What
-  // workers print goes to stdout and to their log files, so that only a lost result counts.)
+  // workers print goes to stdout and to their log files, so that only a lost result counts.) Blocks
+  // until all is written; after Hurry only while somebody reads.
   int Finish(const std::string& text, int code);
+  // Nobody waits any more for one who does not read.
+  void Hurry() { sink_->Hurry(); }
 
  private:
   void ShowLog(const LogLines& log) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -70,7 +66,7 @@ class Renderer {
   std::string Colored(const char* code, const std::string& text) const;
 
   const RenderOptions options_;
-  const Sinks sinks_;
+  const std::unique_ptr<TextSink> sink_;
   Clock* const clock_;
   absl::Mutex mu_;
   std::string progress_line_ ABSL_GUARDED_BY(mu_);  // what stands on the terminal's last line

@@ -16,6 +16,7 @@
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/follow.h"
 #include "launcher/follow/result.h"
+#include "launcher/follow/standard_streams.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/local_run/submission.h"
 
@@ -52,7 +53,7 @@ bool IsAway(const absl::Status& status) {
 Guest::Guest(Planner planner, Spawner* spawner)
     : planner_(std::move(planner)),
       spawner_(spawner),
-      renderer_(Options(), Renderer::StandardSinks(), Clock::Real()) {}
+      renderer_(Options(), std::make_unique<StandardStreams>(), Clock::Real()) {}
 
 int Guest::Run() {
   StopSignals signals([this](int count) { OnSignal(count); });
@@ -254,9 +255,8 @@ void Guest::OnSignal(int count) {
   }
   changed_.NotifyAll();
   Stop(/*kill=*/count > 1);
-  // After it was done: where nobody reads what is shown, speaking waits.
-  if (count == 1)
-    renderer_.Message("leaving: the workers get their grace (Ctrl-C again kills them)");
+  if (count > 1) return renderer_.Hurry();
+  renderer_.Message("leaving: the workers get their grace (Ctrl-C again kills them)");
 }
 
 void Guest::OnLost() {

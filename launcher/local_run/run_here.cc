@@ -29,6 +29,7 @@
 #include "launcher/follow/follow.h"
 #include "launcher/follow/renderer.h"
 #include "launcher/follow/result.h"
+#include "launcher/follow/standard_streams.h"
 #include "launcher/follow/text.h"
 #include "launcher/local_run/chaos_report.h"
 #include "launcher/local_run/hosts_of_run.h"
@@ -57,7 +58,7 @@ class LocalRun {
         job_(args.job),
         spawner_(spawner),
         interrupt_(::eventfd(0, EFD_CLOEXEC)),
-        renderer_(Options(args), Renderer::StandardSinks(), Clock::Real()) {}
+        renderer_(Options(args), std::make_unique<StandardStreams>(), Clock::Real()) {}
   int Run();
 
  private:
@@ -358,13 +359,13 @@ void LocalRun::OnSignal(int count) {
     absl::MutexLock lock(&mu_);
     runs_command = runs_command_;
     signals_ = count;
-    if (over_) return;
+    if (over_ || count > 1) renderer_.Hurry();
+    if (over_) return;  // nothing is left to be saved
     client = client_;
     request.set_job_id(job_id_);
   }
   EndWaits();
   if (request.job_id().empty()) return;  // nothing runs yet: RunJob sees it
-  // Done first and said then: where nobody reads what is shown, speaking waits.
   std::string said = "killing the workers";
   bool stops = false;
   if (count == 1) {

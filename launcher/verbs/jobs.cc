@@ -27,6 +27,7 @@
 #include "launcher/follow/follow.h"
 #include "launcher/follow/renderer.h"
 #include "launcher/follow/result.h"
+#include "launcher/follow/standard_streams.h"
 #include "launcher/follow/text.h"
 #include "launcher/local_run/ship_workdir.h"
 #include "launcher/local_run/stop_signals.h"
@@ -68,10 +69,13 @@ int FollowSubmitted(const SubmitArgs& args, coordinator::Client* client, const s
                     const std::string& tee) {
   RenderOptions options = RenderOptionsForStderr();
   options.progress = !args.common.quiet;
-  Renderer renderer(options, Renderer::StandardSinks(), Clock::Real());
+  Renderer renderer(options, std::make_unique<StandardStreams>(), Clock::Real());
   renderer.SetTee(tee);
   const absl::StatusOr<JobStatus> ended = [&] {
-    StopSignals signals([&](int count) { client->StopFollowing(); });
+    StopSignals signals([&](int count) {
+      client->StopFollowing();
+      renderer.Hurry();
+    });
     return FollowToEnd(client, job_id, &renderer, kReconnectFor);
   }();
   if (ended.ok()) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "launcher/follow/renderer.h"
 #include "launcher/follow/result.h"
+#include "launcher/follow/standard_streams.h"
 #include "launcher/follow/text.h"
 #include "launcher/verbs/tables.h"
 
@@ -22,15 +24,22 @@ namespace {
 using ::testing::HasSubstr;
 
 struct Screen {
+  // What stands on the screen.
+  class Sink : public TextSink {
+   public:
+    explicit Sink(Screen* screen) : screen_(*screen) {}
+    void Out(std::string_view text) override {
+      if (screen_.out_works.ok()) screen_.out += text;
+    }
+    void Err(std::string_view text) override { screen_.err += text; }
+    size_t waiting() const override { return screen_.waiting; }
+    absl::Status Flush() override { return screen_.out_works; }
+
+   private:
+    Screen& screen_;
+  };
   explicit Screen(RenderOptions options)
-      : renderer(options,
-                 {.out =
-                      [this](std::string_view text) {
-                        if (out_works.ok()) out += text;
-                        return out_works;
-                      },
-                  .err = [this](std::string_view text) { err += text; }},
-                 &clock) {}
+      : renderer(options, std::make_unique<Sink>(this), &clock) {}
   void Step(int64_t step, double epoch) { Step(step, epoch, static_cast<double>(step) / 100); }
   void Step(int64_t step, double epoch, double seconds) {
     JobEvent event;
@@ -54,6 +63,7 @@ struct Screen {
   }
   FakeClock clock;
   std::string out, err;
+  size_t waiting = 0;  // bytes
   absl::Status out_works;
   Renderer renderer;
 };
@@ -124,7 +134,7 @@ TEST(RendererTest, AnOutputThatDoesNotWaitIsWaitedFor) {
     }
   });
   const std::string text(1 << 20, 'x');
-  Renderer::StandardSinks().err(text);
+  StandardStreams().Err(text);
   ::dup2(kept.get(), STDERR_FILENO);
   reader.Join();
   EXPECT_EQ(got.size(), text.size());
@@ -146,6 +156,19 @@ TEST(RendererTest, ATerminalGetsOneLineInPlace) {
   EXPECT_EQ(screen.renderer.Finish("end\n", 7), 7);
   EXPECT_EQ(screen.err, "\n");
   EXPECT_EQ(screen.out, "end\n");
+}
+
+TEST(RendererTest, ProgressThatWouldWaitIsLeftOut) {
+  RenderOptions options;
+  options.in_place = true;
+  Screen screen(options);
+  screen.waiting = 1;
+  screen.Step(1, 0.01);
+  EXPECT_EQ(screen.err, "");
+  screen.Log(1, true, "hello");
+  EXPECT_EQ(screen.err, "[a:1] hello\n");
+  screen.Step(1000, 5);
+  EXPECT_THAT(screen.err, HasSubstr("step 1,000/1,000")) << "the last one stands when all is over";
 }
 
 TEST(RendererTest, LinesGoWhereTheyCameFrom) {
