@@ -6,13 +6,13 @@
 #include <algorithm>
 
 #include <cerrno>
-#include <cstring>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/fd.h"
+#include "common/status.h"
 #include "job/decode.h"
 #include "job/meaning/workers.h"
 #include "job/overrides.h"
@@ -26,8 +26,10 @@ namespace {
 // A job without a name is named after it.
 constexpr char kStandardInputName[] = "standard input";
 
+}  // namespace
+
 // At most one byte more than a job may have, so that the parser can refuse it.
-std::string ReadText(const std::string& path, std::string* error) {
+absl::StatusOr<std::string> ReadJobFile(const std::string& path) {
   // As it is: a socket cannot be opened anew, nor can another user's file.
   const bool given = path == kStandardInput;
   const UniqueFd opened(given ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -44,9 +46,10 @@ std::string ReadText(const std::string& path, std::string* error) {
     }
     if (got >= 0) return text;
   }
-  *error = absl::StrCat("cannot read the job file: ", std::strerror(errno));
-  return "";
+  return ErrnoStatus(errno, "cannot read the job file");
 }
+
+namespace {
 
 void Read(const std::string& name, const std::vector<std::string>& sets, absl::string_view text,
           const WorkerFlags& flags, Reporter* reporter, LoadResult* result) {
@@ -105,14 +108,13 @@ LoadResult ParseJob(std::string_view input, const std::string& name,
 
 LoadResult LoadJobFile(const std::string& path, const std::vector<std::string>& sets,
                        const WorkerFlags& flags) {
-  std::string error;
-  const std::string text = ReadText(path, &error);
+  const absl::StatusOr<std::string> text = ReadJobFile(path);
   const std::string name = NameInMessages(path);
-  if (error.empty()) return ParseJob(text, name, sets, flags);
+  if (text.ok()) return ParseJob(*text, name, sets, flags);
   LoadResult result;
   Diagnostic diagnostic;
   diagnostic.file = name;
-  diagnostic.message = error;
+  diagnostic.message = std::string(text.status().message());
   result.errors.push_back(std::move(diagnostic));
   return result;
 }

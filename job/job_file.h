@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/job.pb.h"
 
 namespace lockstep::job {
@@ -50,6 +51,9 @@ inline constexpr char kStandardInput[] = "-";
 // Returns what messages call the file at `path`: "standard input", or the path.
 std::string NameInMessages(const std::string& path);
 
+// Returns the file's text. Blocks, as long as nobody types it where it is a terminal. Errors: why
+// the file cannot be read.
+absl::StatusOr<std::string> ReadJobFile(const std::string& path);
 // Reads, applies `sets` ("train.epochs=10", in order; each value is YAML), resolves, applies
 // `flags`, and checks what came of it. A file that cannot be read is a diagnostic too.
 LoadResult LoadJobFile(const std::string& path, const std::vector<std::string>& sets,

@@ -58,6 +58,7 @@ struct CommonArgs {
 // A job, from a file or from the command after "--".
 struct JobArgs {
   std::string job_file;
+  std::optional<std::string> text;   // of job_file, where it was read already
   std::vector<std::string> command;  // exactly one of job_file and command is there
   std::string script;              // what the command runs, for the job's name; empty: the command
   std::optional<int> least_nodes;  // of --nnodes MIN:MAX

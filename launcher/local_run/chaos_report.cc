@@ -16,15 +16,22 @@ bool Happened(const Suffered& one) {
 }  // namespace
 
 std::vector<Suffered> ReadSuffered(const std::string& run_dir, const std::string& job_id,
-                                   const std::vector<chaos::Injection>& injections) {
+                                   const std::vector<chaos::Injection>& injections,
+                                   const std::set<int>& refused) {
   std::vector<Suffered> all;
   for (size_t i = 0; i < injections.size(); ++i) {
     Suffered one{injections[i], 0, 0};
     std::ifstream file(chaos::MarkFile(run_dir, job_id, static_cast<int>(i)));
     file >> one.time_nanos >> one.pid;
+    if (refused.contains(static_cast<int>(i))) one.time_nanos = 0;
     all.push_back(one);
   }
   return all;
+}
+
+void AddSuffered(const std::vector<Suffered>& all, bool json, std::string* result) {
+  if (!json) return absl::StrAppend(result, SufferedText(all));
+  result->replace(result->rfind('}'), 1, absl::StrCat(",\"injections\":", SufferedJson(all), "}"));
 }
 
 std::string SufferedText(const std::vector<Suffered>& all) {

@@ -6,6 +6,7 @@
 #define LOCKSTEP_LAUNCHER_LOCAL_RUN_CHAOS_REPORT_H_
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,13 @@ struct Suffered {
   int64_t pid = 0;
 };
 
-// Those of the job, in the order of `injections`. One that makes a worker slow always happens and
-// has no time.
+// Those of the job, in the order of `injections`; of them the `refused` ones did not happen,
+// whatever the folder says. One that makes a worker slow always happens and has no time.
 std::vector<Suffered> ReadSuffered(const std::string& run_dir, const std::string& job_id,
-                                   const std::vector<chaos::Injection>& injections);
+                                   const std::vector<chaos::Injection>& injections,
+                                   const std::set<int>& refused);
+// Adds them to the job's result, which is a JSON object in a line, or text.
+void AddSuffered(const std::vector<Suffered>& all, bool json, std::string* result);
 // A line for each that did not happen, and how many did; ends with a line feed.
 std::string SufferedText(const std::vector<Suffered>& all);
 // [{"fault":"kill rank:2@step:50","happened":true,"time":1700000000.25,"pid":12}]

@@ -85,7 +85,7 @@ class LocalRun {
   void BringModel(const JobStatus& ended, const coordinator::ClientOptions& coordinator);
   absl::Status Submit(const SubmitJobRequest& request);
   int Finish(const absl::StatusOr<JobStatus>& ended);
-  int ShowEnd(const JobStatus& status, int code);
+  int ShowEnd(const JobStatus& status, int code);  // returns the exit code
 
   // On other threads.
   void OnSignal(int count);
@@ -119,6 +119,7 @@ class LocalRun {
   std::string host_failure_ ABSL_GUARDED_BY(mu_);
   bool runs_command_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<coordinator::Client> client_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<coordinator::FilesClient> files_ ABSL_GUARDED_BY(mu_);  // bring the model
   std::shared_ptr<Agent> agent_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<RemoteHosts> remote_;  // last: its threads use the rest
 };
@@ -282,7 +283,12 @@ void LocalRun::LeaveHosts(const absl::StatusOr<JobStatus>& ended,
 void LocalRun::BringModel(const JobStatus& ended, const coordinator::ClientOptions& coordinator) {
   const std::string& path = ended.result().model_path();
   if (ended.state() != SUCCEEDED || path.empty() || ::access(path.c_str(), F_OK) == 0) return;
-  const auto files = coordinator::FilesClient::Create(coordinator);
+  std::shared_ptr<coordinator::FilesClient> files;
+  {
+    absl::MutexLock lock(&mu_);
+    files = files_ = coordinator::FilesClient::Create(coordinator);
+    if (signals_ > 0) files->Stop();
+  }
   const auto fetched = FetchFiles(files.get(), {.job = ended.job_id(), .model = true});
   if (fetched.ok() && fetched->missing.empty()) {
     return renderer_.Message(
@@ -290,7 +296,8 @@ void LocalRun::BringModel(const JobStatus& ended, const coordinator::ClientOptio
   }
   const std::string why =
       fetched.ok() ? fetched->missing.front() : std::string(fetched.status().message());
-  renderer_.Message(absl::StrCat("warning: the model stays on the host of rank 0: ", why));
+  renderer_.Message(absl::StrCat("warning: the model stays on the host of rank 0: ", why,
+                                 "; copy it from ", path, " there"));
 }
 
 absl::StatusOr<std::optional<PrivateCoordinator::Network>> LocalRun::NetworkOfRun() {
@@ -359,8 +366,9 @@ void LocalRun::OnSignal(int count) {
     absl::MutexLock lock(&mu_);
     runs_command = runs_command_;
     signals_ = count;
-    if (over_ || count > 1) renderer_.Hurry();
-    if (over_) return;  // nothing is left to be saved
+    if (over_ || leaving_ || count > 1) renderer_.Hurry();
+    if (files_ != nullptr) files_->Stop();
+    if (over_ || leaving_) return;  // nothing is left to be saved
     client = client_;
     request.set_job_id(job_id_);
   }
@@ -458,7 +466,6 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
   return ShowEnd(status, code);
 }
 
-// Returns the exit code.
 int LocalRun::ShowEnd(const JobStatus& status, int code) {
   const bool json = args_.common.output == Output::kJson;
   std::stringstream text;
@@ -470,16 +477,8 @@ int LocalRun::ShowEnd(const JobStatus& status, int code) {
   }
   std::string result = json ? ResultJson(status) : ResultSummary(status);
   if (!faults_.empty()) {
-    std::vector<Suffered> suffered = ReadSuffered(status.run_dir(), status.job_id(), faults_);
-    for (const int refused : scaler_ != nullptr ? scaler_->refused() : std::set<int>()) {
-      suffered[static_cast<size_t>(refused)].time_nanos = 0;
-    }
-    if (json) {
-      result.replace(result.rfind('}'), 1,
-                     absl::StrCat(",\"injections\":", SufferedJson(suffered), "}"));
-    } else {
-      result += SufferedText(suffered);
-    }
+    const std::set<int> refused = scaler_ != nullptr ? scaler_->refused() : std::set<int>();
+    AddSuffered(ReadSuffered(status.run_dir(), status.job_id(), faults_, refused), json, &result);
   }
   text << result;
   return renderer_.Finish(text.str(), code);

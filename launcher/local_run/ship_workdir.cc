@@ -18,10 +18,12 @@ constexpr absl::Duration kSilence = absl::Minutes(1);
 }  // namespace
 
 absl::Status ShipWorkdir(coordinator::PackagesClient* client, SubmitJobRequest* request,
-                         absl::FunctionRef<absl::Status(const std::string& id)> before_sending) {
+                         absl::FunctionRef<absl::Status(const std::string& id)> before_sending,
+                         const std::atomic<bool>& stopped) {
   const std::string& workdir = request->spec().workdir();
   if (workdir.empty() || absl::StartsWith(workdir, "/")) return absl::OkStatus();
-  absl::StatusOr<Package> package = PackFolder(ResolvePath(request->submit_dir(), workdir));
+  absl::StatusOr<Package> package =
+      PackFolder(ResolvePath(request->submit_dir(), workdir), stopped);
   if (absl::IsNotFound(package.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat("workdir: ", std::string(package.status().message()),
@@ -45,7 +47,7 @@ absl::Status WorkdirSender::Send(
     client_ = client;
     if (stopped_) client->Stop();
   }
-  return ShipWorkdir(client.get(), request, before_sending);
+  return ShipWorkdir(client.get(), request, before_sending, stopped_);
 }
 
 void WorkdirSender::Stop() {

@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_LAUNCHER_LOCAL_RUN_SHIP_WORKDIR_H_
 #define LOCKSTEP_LAUNCHER_LOCAL_RUN_SHIP_WORKDIR_H_
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -19,10 +20,12 @@ namespace lockstep::launcher {
 
 // A relative workdir is packed, handed to the coordinator, and named by its package in the request;
 // an absolute one is the nodes' own. Blocks. `before_sending` is told the package's name; an error
-// of it ends this. Errors: FailedPrecondition, InvalidArgument and ResourceExhausted as PackFolder,
-// with what to do; those of PackagesClient::Put.
+// of it ends this. `stopped` ends the packing; the sending ends with client->Stop(). Errors:
+// FailedPrecondition, InvalidArgument and ResourceExhausted as PackFolder, with what to do; those
+// of PackagesClient::Put; Cancelled when it was stopped.
 absl::Status ShipWorkdir(coordinator::PackagesClient* client, SubmitJobRequest* request,
-                         absl::FunctionRef<absl::Status(const std::string& id)> before_sending);
+                         absl::FunctionRef<absl::Status(const std::string& id)> before_sending,
+                         const std::atomic<bool>& stopped);
 
 // The same for a thread that another may stop. Thread-safety: one thread sends, any may stop it.
 class WorkdirSender {
@@ -35,8 +38,8 @@ class WorkdirSender {
   void Stop();
 
  private:
+  std::atomic<bool> stopped_{false};
   absl::Mutex mu_;
-  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<coordinator::PackagesClient> client_ ABSL_GUARDED_BY(mu_);
 };
 

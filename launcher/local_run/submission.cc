@@ -123,14 +123,20 @@ job::LoadResult LoadElement(const JobArgs& args, const job::WorkerFlags& flags,
   return LoadAs(args, flags, job, index, {absl::StrCat("name=", one.spec.name(), "-", index)});
 }
 
+job::LoadResult LoadFile(const JobArgs& args, const std::vector<std::string>& sets,
+                         const job::WorkerFlags& flags) {
+  if (!args.text.has_value()) return job::LoadJobFile(args.job_file, sets, flags);
+  return job::ParseJob(*args.text, job::NameInMessages(args.job_file), sets, flags);
+}
+
 job::LoadResult LoadText(const JobArgs& args, const job::WorkerFlags& flags) {
   if (!args.command.empty()) {
     const JobText job{FileOf(args.command), NameOf(args)};
     return args.array_index.has_value() ? LoadElement(args, flags, job)
                                         : job::ParseJob(job.text, job.name, args.sets, flags);
   }
-  if (!args.array_index.has_value()) return job::LoadJobFile(args.job_file, args.sets, flags);
-  job::LoadResult file = job::LoadJobFile(args.job_file, {}, {});
+  if (!args.array_index.has_value()) return LoadFile(args, args.sets, flags);
+  job::LoadResult file = LoadFile(args, {}, {});
   if (file.source.empty()) return file;
   return LoadElement(args, flags, JobText{std::move(file.source), args.job_file});
 }

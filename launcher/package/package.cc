@@ -62,10 +62,11 @@ bool StaysInside(const std::string& name, const std::string& target) {
   return true;
 }
 
-absl::StatusOr<std::string> ReadAll(int fd, int64_t most) {
+absl::StatusOr<std::string> ReadAll(int fd, int64_t most, const std::atomic<bool>& stopped) {
   std::string text;
   char buffer[64 << 10];
   while (true) {
+    if (stopped) return absl::CancelledError("stopped");
     const ssize_t n = ::read(fd, buffer, sizeof(buffer));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(errno, "read");
@@ -79,13 +80,14 @@ absl::StatusOr<std::string> ReadAll(int fd, int64_t most) {
 
 class Packer {
  public:
+  explicit Packer(const std::atomic<bool>& stopped) : stopped_(stopped) {}
   absl::Status Run(const std::string& folder) {
     UniqueFd top(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!top.valid()) return ErrnoStatus(errno, absl::StrCat("the workdir ", folder));
     const UniqueFd rules(::openat(top.get(), kIgnoreFile, O_RDONLY | O_CLOEXEC));
     std::string text;
     if (rules.valid()) {
-      LS_ASSIGN_OR_RETURN(text, ReadAll(rules.get(), kMostPackageBytes));
+      LS_ASSIGN_OR_RETURN(text, ReadAll(rules.get(), kMostPackageBytes, stopped_));
     }
     rules_ = std::make_unique<IgnoreRules>(text);
     LS_RETURN_IF_ERROR(List(top.get(), ""));
@@ -112,6 +114,7 @@ class Packer {
     const std::unique_ptr<DIR, int (*)(DIR*)> listing(opened, ::closedir);
     while (const dirent* const entry = ::readdir(listing.get())) {
       const std::string name = entry->d_name;
+      if (stopped_) return absl::CancelledError("stopped");
       if (name == "." || name == "..") continue;
       LS_RETURN_IF_ERROR(Look(fd, name, path.empty() ? name : absl::StrCat(path, "/", name)));
     }
@@ -168,7 +171,7 @@ class Packer {
     file.set_executable(found.executable);
     const UniqueFd fd(::openat(top, found.name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
     if (!fd.valid()) return ErrnoStatus(errno, found.name);
-    absl::StatusOr<std::string> data = ReadAll(fd.get(), kMostPackageBytes);
+    absl::StatusOr<std::string> data = ReadAll(fd.get(), kMostPackageBytes, stopped_);
     if (!data.ok()) return Annotate(data.status(), found.name);
     file.set_data(*std::move(data));
     return absl::OkStatus();
@@ -191,6 +194,7 @@ class Packer {
                      ", and keep data in a folder that the nodes have"));
   }
 
+  const std::atomic<bool>& stopped_;
   std::unique_ptr<IgnoreRules> rules_;
   std::vector<Found> found_;
   int64_t bytes_ = 0;
@@ -251,8 +255,8 @@ absl::Status CheckNames(const PackedFolder& packed) {
 
 }  // namespace
 
-absl::StatusOr<Package> PackFolder(const std::string& folder) {
-  Packer packer;
+absl::StatusOr<Package> PackFolder(const std::string& folder, const std::atomic<bool>& stopped) {
+  Packer packer(stopped);
   LS_RETURN_IF_ERROR(packer.Run(folder));
   Package package;
   package.files = packer.packed.files_size();

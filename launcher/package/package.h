@@ -5,6 +5,7 @@
 #ifndef LOCKSTEP_LAUNCHER_PACKAGE_PACKAGE_H_
 #define LOCKSTEP_LAUNCHER_PACKAGE_PACKAGE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -23,10 +24,12 @@ struct Package {
 };
 
 // Packs the files in `folder` that its .lockstepignore does not leave out. Folders without files
-// are not in it. Blocks for the disk. Errors: NotFound; FailedPrecondition (what is there is no
-// folder, a file cannot be read, is neither a file, a folder nor a link, or is a link that leads
-// out of the folder), naming it; ResourceExhausted (too much), naming the largest files.
-absl::StatusOr<Package> PackFolder(const std::string& folder);
+// are not in it. Blocks for the disk, until `stopped` is set. Errors: Cancelled when it was;
+// NotFound; FailedPrecondition (what is there is no folder, a file cannot be read, is neither a
+// file, a folder nor a link, or is a link that leads out of the folder), naming it;
+// ResourceExhausted (too much), naming the largest files.
+absl::StatusOr<Package> PackFolder(const std::string& folder,
+                                   const std::atomic<bool>& stopped = false);
 
 // Makes `folder`, which must not be there, with what is in the package. What it says of names is
 // not taken on trust: nothing is written outside the folder, and nothing but files and links within

@@ -206,7 +206,10 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
     fetched.files += static_cast<int64_t>(receiver.names().size());
     fetched.bytes += receiver.bytes();
     if (part.earlier) earlier.emplace_back(part.folder, receiver.names());
-    if (absl::IsCancelled(got)) return got;
+    if (absl::IsCancelled(got)) {
+      return absl::CancelledError(
+          absl::StrCat("interrupted while host ", Printable(part.node->host()), " sent its files"));
+    }
     // It may have been on its way there only.
     if (got.ok() || (part.earlier && absl::IsNotFound(got))) continue;
     const std::string host = absl::StrCat("host ", Printable(part.node->host()));

@@ -41,13 +41,14 @@
 namespace lockstep::launcher {
 namespace {
 
-// The model of a job that ended well, when it is not on this host. That it cannot be had changes
-// nothing about the job.
-void BringModel(const SubmitArgs& args, const JobStatus& ended) {
+// Brings the model of a job that ended well, when it is not on this host; returns `code`, or
+// kExitInterrupted when a signal came meanwhile. That it cannot be had changes nothing about the
+// job.
+int BringModel(const SubmitArgs& args, const JobStatus& ended, int code) {
   const std::string& path = ended.result().model_path();
-  if (ended.state() != SUCCEEDED || path.empty() || ::access(path.c_str(), F_OK) == 0) return;
+  if (ended.state() != SUCCEEDED || path.empty() || ::access(path.c_str(), F_OK) == 0) return code;
   const auto options = ClientOptionsOf(args.coordinator);
-  if (!options.ok()) return;
+  if (!options.ok()) return code;
   const auto client = coordinator::FilesClient::Create(*options);
   StopSignals signals([&](int) { client->Stop(); });
   const auto fetched = FetchFiles(client.get(), {.job = ended.job_id(), .model = true});
@@ -55,13 +56,14 @@ void BringModel(const SubmitArgs& args, const JobStatus& ended) {
     if (!args.common.quiet) {
       std::cerr << "the model is in " << fetched->folder << "/model on this host" << std::endl;
     }
-    return;
+    return code;
   }
   const std::string why =
       fetched.ok() ? fetched->missing.front() : std::string(fetched.status().message());
   std::cerr << "the model is not on this host: " << PrintableLines(why)
             << "; fetch it: launcher fetch" << args.coordinator.flags << " " << ended.job_id()
             << std::endl;
+  return absl::IsCancelled(fetched.status()) ? kExitInterrupted : code;
 }
 
 // Follows until the end, or until a signal, which leaves the job as it is.
@@ -82,8 +84,7 @@ int FollowSubmitted(const SubmitArgs& args, coordinator::Client* client, const s
     const int code = renderer.Finish(
         args.common.output == Output::kJson ? ResultJson(*ended) : ResultSummary(*ended),
         ExitCodeOfJob(*ended));
-    BringModel(args, *ended);
-    return code;
+    return BringModel(args, *ended, code);
   }
   renderer.Finish("", kExitOk);
   if (absl::IsCancelled(ended.status())) {
@@ -206,9 +207,8 @@ absl::Status ShipWorkdirs(coordinator::PackagesClient* client, const std::atomic
       request.mutable_spec()->set_workdir(known->second);
       continue;
     }
-    const absl::Status sent = ShipWorkdir(client, &request, [&](const std::string&) {
-      return stopped ? Interrupted() : absl::OkStatus();
-    });
+    const absl::Status sent = ShipWorkdir(
+        client, &request, [&](const std::string&) { return absl::OkStatus(); }, stopped);
     if (stopped) return Interrupted();
     LS_RETURN_IF_ERROR(sent);
     shipped[folder] = request.spec().workdir();
@@ -276,11 +276,12 @@ int AwaitAll(coordinator::Client* client, const std::vector<SubmitJobResponse>& 
 }  // namespace
 
 int RunVerb(const SubmitArgs& args) {
-  StopSignals::Block();
   absl::StatusOr<std::vector<SubmitJobRequest>> requests = MakeRequests(args);
   if (!requests.ok()) return Complain(requests.status());
   const auto options = ClientOptionsOf(args.coordinator);
   if (!options.ok()) return Complain(options.status());
+  // Not before what is read above has come, which may be typed.
+  StopSignals::Block();
   const auto client = coordinator::Client::Create(*options);
   const auto jobs = ShipAndSubmit(args, *options, client.get(), *requests);
   if (!jobs.ok()) return Complain(jobs.status());

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "common/json.h"
+#include "job/job_file.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/cli/version.h"
 #include "launcher/local_run/hosts_of_run.h"
@@ -31,7 +32,13 @@ int WithSpawner(const Args& args, int (*verb)(const Args&, Spawner*)) {
 
 }  // namespace
 
-int RunVerb(const RunArgs& args) {
+int RunVerb(const RunArgs& given) {
+  RunArgs args = given;
+  // While signals still end the program: what is typed may never come.
+  if (args.job.command.empty()) {
+    // One that cannot be read is named with what else is wrong.
+    if (auto text = job::ReadJobFile(args.job.job_file); text.ok()) args.job.text = *text;
+  }
   bool guest = false;
   if (args.rendezvous.has_value()) {
     const std::optional<int> rank = args.rendezvous->node_rank;

@@ -159,7 +159,7 @@ class ProgramTest(unittest.TestCase):
             [os.path.join(BIN, program), *arguments],
             cwd=options.pop("cwd", self.dir),
             env=self.environment(**options.pop("env", {})),
-            stdin=subprocess.DEVNULL,
+            stdin=options.pop("stdin", subprocess.DEVNULL),
             stdout=subprocess.PIPE,
             stderr=options.pop("stderr", subprocess.PIPE),
             text=True,

@@ -83,19 +83,6 @@ class HostFiles(HostsTest):
         self.assert_good(job, path)
 
     # --- folders of their own ---
-    def own_view(self, host, *folders):
-        """Below `folders` this host has files of its own, in DIR/only-HOST, whatever the others have there."""
-        prefix = host.prefix
-        mounts = []
-        for folder in folders:
-            own = self.in_dir("only-" + host.name, folder)
-            os.makedirs(own, exist_ok=True)
-            os.makedirs(self.in_dir(folder), exist_ok=True)
-            mounts += [own, self.in_dir(folder)]
-        bind = 'while [ "$1" != -- ]; do mount --bind "$1" "$2" || exit 99; shift 2; done; shift; exec "$@"'
-        host.prefix = lambda: [*prefix(), "unshare", "--mount", "--propagation", "private", "sh", "-c", bind, "sh",
-                               *mounts, "--"]
-
     def up_apart(self, *folders, slots=(1, 1, 0)):
         """Hosts with these folders of their own; those with slots have agents."""
         hosts = self.make_network(*[f"h{i}" for i in range(1, len(slots) + 1)])

@@ -206,6 +206,19 @@ class HostsTest(harness.ProgramTest):
         self.network = Network("head", *names)
         return [self.network[name] for name in names]
 
+    def own_view(self, host, *folders):
+        """Below `folders` this host has files of its own, in DIR/only-HOST, whatever the others have there."""
+        prefix = host.prefix
+        mounts = []
+        for folder in folders:
+            own = os.path.join(self.dir, "only-" + host.name, folder)
+            os.makedirs(own, exist_ok=True)
+            os.makedirs(os.path.join(self.dir, folder), exist_ok=True)
+            mounts += [own, os.path.join(self.dir, folder)]
+        bind = 'while [ "$1" != -- ]; do mount --bind "$1" "$2" || exit 99; shift 2; done; shift; exec "$@"'
+        host.prefix = lambda: [*prefix(), "unshare", "--mount", "--propagation", "private", "sh", "-c", bind, "sh",
+                               *mounts, "--"]
+
     def on(self, host, program, *arguments, log, **options):
         """Starts one of the programs on a host; what it says goes to a file."""
         with open(os.path.join(self.dir, log + ".log"), "ab") as file:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C at a launcher whose output nobody reads."""
+"""Ctrl-C at a launcher whose output nobody reads, or that waits for what is typed."""
 
 import array
+import contextlib
 import fcntl
 import os
 import signal
@@ -66,6 +67,27 @@ class Interrupt(harness.ProgramTest):
         told = [line.split("] ")[1] for line in out.splitlines() if line.endswith("of many")]
         self.assertEqual(told, [f"line {i} of many" for i in range(lines)])
         self.assertIn("succeeded", out)
+
+    def test_a_wait_for_what_is_typed_ends(self):
+        address = self.start_coordinator()[1]
+        for verb in ([], ["submit", f"--coordinator={address}"]):
+            read, write = os.pipe()
+            with os.fdopen(read), os.fdopen(write, "wb") as typed:
+                child = self.start("launcher", *verb, "-", stdin=read)
+                wait_until(lambda child=child: self.reads(child.pid), 30, "it reads")
+                typed.write(b"name: begun")
+                typed.flush()
+                child.send_signal(signal.SIGINT)
+                # By the signal itself, as who never heard of it: a shell says 130.
+                self.assertIn(child.wait(timeout=harness.patient()), (-signal.SIGINT, 130), verb)
+                child.communicate()
+
+    def reads(self, pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError), \
+                open(f"/proc/{pid}/syscall", encoding="ascii") as file:
+            number, first = file.read().split()[:2]
+            return (int(number), int(first, 16)) == (0 if os.uname().machine == "x86_64" else 63, 0)
+        return False
 
 
 class SubmitAndFollow(nodes.Nodes):

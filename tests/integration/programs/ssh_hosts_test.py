@@ -14,7 +14,7 @@ import threading
 import unittest
 
 import harness
-from harness import wait_until
+from harness import steps_that_last, wait_until
 from hosts import HostsTest
 
 # What enters a host, `enter HOST COMMAND`: as ssh does, it has a process of another tree there run the command, whose
@@ -152,6 +152,27 @@ class SshHosts(HostsTest):
         self.assertEqual(self.code_of(run), 130, self.said("head"))
         wait_until(lambda: not self.processes(), 30, "nothing is left on any host")
         self.assertEqual(os.readlink(os.path.join(self.dir, "saved/last")), saved)
+
+    def test_ctrl_c_while_the_model_is_fetched_says_where_it_is(self):
+        hosts = self.up("h1", "h2")
+        for host in hosts:
+            self.own_view(host, "runs")
+        path = self.job_file(steps=steps_that_last(20), extra="failure_detection: 60s\n")
+        run = self.launch_from_head("-o", "json", "--hosts=h1:1,h2:1", path)
+        wait_until(lambda: len(self.processes("worker")) == 2, 60, "both train")
+        # The agents stand still, so that nobody sends the model; their workers do not.
+        there = {pid for host in hosts for pid in host.pids()}
+        for process in self.processes("launcher"):
+            if process.pid in there:
+                process.kill(signal.SIGSTOP)
+        self.unpace()
+        wait_until(lambda: glob.glob(os.path.join(self.dir, "only-h1/runs/*/model/model.safetensors")), 60, "it is done")
+        wait_until(lambda: glob.glob(os.path.join(self.dir, "runs/*/.fetched")), 60, "it is asked for")
+        run.send_signal(signal.SIGINT)
+        self.assertEqual(self.code_of(run), 130, self.said("head"))
+        self.assertIn("the model stays on the host of rank 0: interrupted while host h1 sent its files; copy it from ",
+                      self.said("head"))
+        self.assertEqual((self.result()["state"], self.result()["exit_code"]), ("SUCCEEDED", 130))
 
     def test_without_their_launcher_the_hosts_save_and_end(self):
         self.up("h1", "h2")

@@ -106,6 +106,17 @@ TEST_F(ShipWorkdirTest, AStopEndsTheSendingAtOnce) {
   EXPECT_EQ(request_.spec().workdir(), "code");
 }
 
+TEST_F(ShipWorkdirTest, AStopEndsThePackingToo) {
+  Write(size_t{1} << 20);
+  WorkdirSender sender;
+  sender.Stop();
+  const absl::Status sent = sender.Send({}, &request_, [](const std::string&) {
+    ADD_FAILURE() << "it is packed";
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(sent.code(), absl::StatusCode::kCancelled) << sent;
+}
+
 // More bytes than lie between the two.
 TEST_F(ShipWorkdirTest, AStopEndsTheSendingInTheMiddle) {
   Write(size_t{16} << 20);
