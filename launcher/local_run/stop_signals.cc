@@ -11,11 +11,15 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/time/time.h"
 #include "common/check.h"
+#include "common/clock.h"
 #include "launcher/local_run/stop_wishes.h"
 
 namespace lockstep::launcher {
 namespace {
+
+constexpr absl::Duration kLookAgain = absl::Minutes(1);
 
 sigset_t StopSet() {
   sigset_t set;
@@ -46,16 +50,23 @@ StopSignals::StopSignals(std::function<void(int count, int signal)> on_signal) {
   signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   stop_.reset(::eventfd(0, EFD_CLOEXEC));
   LS_CHECK(signals_.valid() && stop_.valid()) << "signalfd or eventfd failed";
-  thread_ = Thread("signals", [this, on_signal = std::move(on_signal)] { Run(on_signal); });
+  reader_ = Thread("signals", [this] { Read(); });
+  caller_ = Thread("stops", [this, on_signal = std::move(on_signal)] { Call(on_signal); });
 }
 
 StopSignals::~StopSignals() {
   const uint64_t one = 1;
   (void)!::write(stop_.get(), &one, sizeof(one));
-  thread_.Join();
+  {
+    absl::MutexLock lock(&mu_);
+    over_ = true;
+  }
+  changed_.NotifyAll();
+  reader_.Join();
+  caller_.Join();
 }
 
-void StopSignals::Run(const std::function<void(int, int)>& on_signal) {
+void StopSignals::Read() {
   StopWishes wishes;
   while (true) {
     pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
@@ -63,9 +74,31 @@ void StopSignals::Run(const std::function<void(int, int)>& on_signal) {
     if (fds[1].revents != 0) return;
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
-      const int signal = static_cast<int>(info.ssi_signo);
-      if (wishes.Take(signal)) on_signal(wishes.count(), signal);
+      StopSignal signal{.number = static_cast<int>(info.ssi_signo),
+                        .sender = static_cast<int64_t>(info.ssi_pid),
+                        .read = Clock::Real()->Now()};
+      if (info.ssi_code == SI_KERNEL) signal.sender = StopSignal::kTerminal;
+      if (!wishes.Take(signal)) continue;
+      {
+        absl::MutexLock lock(&mu_);
+        wishes_.push_back({wishes.count(), signal.number});
+      }
+      changed_.NotifyAll();
     }
+  }
+}
+
+void StopSignals::Call(const std::function<void(int, int)>& on_signal) {
+  while (true) {
+    Wish wish;
+    {
+      absl::MutexLock lock(&mu_);
+      while (wishes_.empty() && !over_) changed_.WaitFor(&mu_, kLookAgain);
+      if (over_) return;
+      wish = wishes_.front();
+      wishes_.pop_front();
+    }
+    on_signal(wish.count, wish.signal);
   }
 }
 

@@ -4,8 +4,12 @@
 #ifndef LOCKSTEP_LAUNCHER_LOCAL_RUN_STOP_SIGNALS_H_
 #define LOCKSTEP_LAUNCHER_LOCAL_RUN_STOP_SIGNALS_H_
 
+#include <deque>
 #include <functional>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/cond_var.h"
 #include "common/fd.h"
 #include "common/thread.h"
 
@@ -18,8 +22,8 @@ class StopSignals {
   // SIGXFSZ harmless.
   static void Block();
 
-  // `on_signal` is called with 1 for the first wish to stop, 2 for the second and so on. Signals
-  // that belong to the same wish (StopWishes) are one call.
+  // `on_signal` is called with 1 for the first wish to stop, 2 for the second and so on, one at a
+  // time. Signals that belong to the same wish (StopWishes) are one call.
   explicit StopSignals(std::function<void(int count)> on_signal);
   // The same, with which signal it was.
   explicit StopSignals(std::function<void(int count, int signal)> on_signal);
@@ -27,10 +31,20 @@ class StopSignals {
   ~StopSignals();
 
  private:
-  void Run(const std::function<void(int, int)>& on_signal);
+  struct Wish {
+    int count;
+    int signal;
+  };
+  // Reads signals as they come, so that when they did is known, however long a call takes.
+  void Read();
+  void Call(const std::function<void(int, int)>& on_signal);
 
   UniqueFd signals_, stop_;
-  Thread thread_;
+  absl::Mutex mu_;
+  CondVar changed_;
+  std::deque<Wish> wishes_ ABSL_GUARDED_BY(mu_);  // nobody was called for yet
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
+  Thread reader_, caller_;
 };
 
 }  // namespace lockstep::launcher

@@ -5,8 +5,12 @@
 
 namespace lockstep::launcher {
 
-bool StopWishes::Take(int signal) {
-  if (count_ > 0 && signal == SIGHUP) return false;
+bool StopWishes::Take(const StopSignal& signal) {
+  if (count_ > 0) {
+    if (signal.number == SIGHUP) return false;
+    if (signal.sender != last_.sender && signal.read - last_.read < kForwarded) return false;
+  }
+  last_ = signal;
   ++count_;
   return true;
 }

@@ -4,17 +4,37 @@
 #ifndef LOCKSTEP_LAUNCHER_LOCAL_RUN_STOP_WISHES_H_
 #define LOCKSTEP_LAUNCHER_LOCAL_RUN_STOP_WISHES_H_
 
+#include <cstdint>
+
+#include "absl/time/time.h"
+
 namespace lockstep::launcher {
+
+// A signal as it was read.
+struct StopSignal {
+  static constexpr int64_t kTerminal = -1;
+  int number = 0;
+  // Which process sent it; kTerminal: the kernel, at Ctrl-C; 0: one that cannot be seen from here.
+  int64_t sender = 0;
+  absl::Time read;  // of Clock::Real()
+};
 
 class StopWishes {
  public:
-  // Returns whether `signal` is a wish of its own; count() has it then. A terminal that goes away
-  // is never a second wish: both the shell and the kernel tell of it (SIGHUP).
-  bool Take(int signal);
+  // Within so long what others send belongs to the wish before: Ctrl-C comes from the terminal, and
+  // again from the script, timeout(1) or container's init that runs this program and forwards it;
+  // a service manager signals both, too.
+  static constexpr absl::Duration kForwarded = absl::Seconds(1);
+
+  // Returns whether `signal` is a wish of its own; count() has it then. Whoever sends two means
+  // two. A terminal that goes away is never a second wish: both the shell and the kernel tell of it
+  // (SIGHUP).
+  bool Take(const StopSignal& signal);
   int count() const { return count_; }
 
  private:
   int count_ = 0;
+  StopSignal last_;  // that was a wish
 };
 
 }  // namespace lockstep::launcher

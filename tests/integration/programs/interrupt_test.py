@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C at a launcher whose output nobody reads, or that waits for what is typed."""
+"""Ctrl-C at a launcher whose output nobody reads, that waits for what is typed, or that gets it twice at once."""
 
 import array
-import contextlib
 import fcntl
 import os
 import signal
+import subprocess
 import termios
 import time
 import unittest
@@ -24,23 +24,38 @@ while True:
     print("x" * 1000, flush=True)
 """
 
+# Says when it is asked to leave, and leaves when it is let.
+STAY = """
+import os, signal, sys, time
+def asked(*_):
+    open("asked", "w").close()
+signal.signal(signal.SIGTERM, asked)
+open("there", "w").close()
+while not os.path.exists("leave"):
+    time.sleep(0.02)
+"""
 
-class Interrupt(harness.ProgramTest):
+
+class Pipes(harness.ProgramTest):
     def there(self, name):
         wait_until(lambda: os.path.exists(os.path.join(self.dir, name)), 30, name)
 
+    def waiting(self, pipe):
+        """How many bytes nobody has read."""
+        count = array.array("i", [0])
+        fcntl.ioctl(pipe, termios.FIONREAD, count)
+        return count[0]
+
     def await_full(self, pipe):
         """Waits until nothing more comes into a pipe."""
-        def waiting():
-            count = array.array("i", [0])
-            fcntl.ioctl(pipe, termios.FIONREAD, count)
-            return count[0]
         def stands():
-            before = waiting()
+            before = self.waiting(pipe)
             time.sleep(0.3)
-            return 0 < waiting() == before
+            return 0 < self.waiting(pipe) == before
         wait_until(stands, 60, "the pipe is full")
 
+
+class Interrupt(Pipes):
     def test_nobody_reads_and_a_second_one_kills(self):
         self.write("talk.py", TALK)
         child = self.start("launcher", "--", "python3", "talk.py")
@@ -74,29 +89,38 @@ class Interrupt(harness.ProgramTest):
             read, write = os.pipe()
             with os.fdopen(read), os.fdopen(write, "wb") as typed:
                 child = self.start("launcher", *verb, "-", stdin=read)
-                wait_until(lambda child=child: self.reads(child.pid), 30, "it reads")
                 typed.write(b"name: begun")
                 typed.flush()
+                wait_until(lambda read=read: self.waiting(read) == 0, 30, "it reads")
                 child.send_signal(signal.SIGINT)
                 # By the signal itself, as who never heard of it: a shell says 130.
                 self.assertIn(child.wait(timeout=harness.patient()), (-signal.SIGINT, 130), verb)
                 child.communicate()
 
-    def reads(self, pid):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError), \
-                open(f"/proc/{pid}/syscall", encoding="ascii") as file:
-            number, first = file.read().split()[:2]
-            return (int(number), int(first, 16)) == (0 if os.uname().machine == "x86_64" else 63, 0)
-        return False
+    def test_a_forwarded_one_is_the_same(self):
+        self.write("stay.py", STAY)
+        child = self.start("launcher", "--", "python3", "stay.py")
+        self.there("there")
+        # Another process sends the second one, as a script that forwards what it got itself.
+        forwarder = subprocess.Popen(["sh", "-c", f"read go; kill -INT {child.pid}"], stdin=subprocess.PIPE)
+        child.send_signal(signal.SIGINT)
+        forwarder.communicate(b"go\n")
+        self.there("asked")
+        self.assertIsNone(child.poll())
+        self.write("leave", "")
+        code, _, err = self.finish(child)
+        self.assertEqual(code, 130, err)
+        self.assertNotIn("killing", err)
+        self.assert_nothing_left()
 
 
-class SubmitAndFollow(nodes.Nodes):
+class SubmitAndFollow(nodes.Nodes, Pipes):
     def test_nobody_reads_and_the_job_goes_on(self):
         self.write("talk.py", TALK)
         self.join("a", 1)
         path = self.write("job.yaml", "run: python3 talk.py\n")
         child = self.start("launcher", "submit", f"--coordinator={self.address}", path)
-        Interrupt.await_full(self, child.stdout)
+        self.await_full(child.stdout)
         child.send_signal(signal.SIGINT)
         wait_until(lambda: child.poll() is not None, 30, "it ends")
         _, err = child.communicate()
