@@ -3,10 +3,12 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <deque>
 #include <string>
@@ -18,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
+#include "common/cond_var.h"
 #include "common/fd.h"
 #include "common/status.h"
 #include "coordinator/client/private_file.h"
@@ -30,6 +33,8 @@ namespace {
 constexpr size_t kMaxFolder = 80;  // a Unix socket's path has 107 characters
 // After the end of its process's pipe, the spawner tells how that ended.
 constexpr absl::Duration kEndIsTold = absl::Seconds(10);
+
+constexpr absl::Duration kBetweenQuestions = absl::Seconds(1);
 
 constexpr const char* kPipe = "/pipe";
 constexpr const char* kPackages = "/packages";
@@ -67,7 +72,10 @@ struct PrivateCoordinator::Life : std::enable_shared_from_this<Life> {
   std::vector<std::string> network;  // flags about other hosts
 
   absl::Mutex mu;
+  CondVar changed;
   bool over ABSL_GUARDED_BY(mu) = false;
+  uint64_t id ABSL_GUARDED_BY(mu) = 0;                // the spawner's, of the process
+  std::string killed_since ABSL_GUARDED_BY(mu) = {};  // why it was killed here, until it has ended
   bool ready ABSL_GUARDED_BY(mu) = false;
   bool restarts ABSL_GUARDED_BY(mu) = true;
   std::deque<absl::Time> restarted ABSL_GUARDED_BY(mu);
@@ -75,6 +83,7 @@ struct PrivateCoordinator::Life : std::enable_shared_from_this<Life> {
   // `ready_fd`: what the process says that it serves on; -1: nobody waits for it.
   absl::Status Spawn(int ready_fd);
   void OnEnd(const std::string& how);
+  void KillToRestart(const std::string& since);
   bool TakeRestart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 };
 
@@ -98,7 +107,22 @@ absl::Status PrivateCoordinator::Life::Spawn(int ready_fd) {
   told.on_failed = [self](const Spawner::Failure& failure) {
     self->OnEnd(absl::StrCat("could not be started: ", std::string(failure.why.message())));
   };
-  return spawner->Spawn(request, std::move(told)).status();
+  LS_ASSIGN_OR_RETURN(const uint64_t spawned, spawner->Spawn(request, std::move(told)));
+  absl::MutexLock lock(&mu);
+  id = spawned;
+  return absl::OkStatus();
+}
+
+void PrivateCoordinator::Life::KillToRestart(const std::string& since) {
+  uint64_t process;
+  {
+    absl::MutexLock lock(&mu);
+    if (over || !ready || !restarts) return;
+    killed_since = since;
+    process = id;
+  }
+  // A spawner that is gone takes it along.
+  spawner->Kill(process, SIGKILL).IgnoreError();
 }
 
 bool PrivateCoordinator::Life::TakeRestart() {
@@ -115,6 +139,7 @@ void PrivateCoordinator::Life::OnEnd(const std::string& how) {
   {
     absl::MutexLock lock(&mu);
     if (over) return;
+    if (!killed_since.empty()) why = std::exchange(killed_since, "");
     again = TakeRestart();
     if (!again && restarted.size() >= kRestarts) {
       absl::StrAppend(&why, " (for the ", kRestarts + 1, "th time within a minute)");
@@ -122,7 +147,7 @@ void PrivateCoordinator::Life::OnEnd(const std::string& how) {
   }
   if (again) {
     const absl::Status spawned = Spawn(-1);
-    if (spawned.ok()) return callbacks.on_restart(how);
+    if (spawned.ok()) return callbacks.on_restart(why);
     absl::StrAppend(&why, " and cannot be started again: ", std::string(spawned.message()));
   }
   callbacks.on_lost(why);
@@ -166,8 +191,35 @@ absl::StatusOr<std::unique_ptr<PrivateCoordinator>> PrivateCoordinator::Start(
 }
 
 PrivateCoordinator::~PrivateCoordinator() {
-  absl::MutexLock lock(&life_->mu);
-  life_->over = true;
+  {
+    absl::MutexLock lock(&life_->mu);
+    life_->over = true;
+  }
+  life_->changed.NotifyAll();
+  watch_.Join();
+}
+
+void PrivateCoordinator::Watch(std::function<absl::Status(absl::Duration timeout)> ask) {
+  watch_ = Thread("coordinator", [this, ask = std::move(ask)] { AskOnAndOn(ask); });
+}
+
+void PrivateCoordinator::AskOnAndOn(const std::function<absl::Status(absl::Duration)>& ask) {
+  int unanswered = 0;
+  while (true) {
+    {
+      absl::MutexLock lock(&life_->mu);
+      const auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(life_->mu) { return life_->over; };
+      if (life_->changed.AwaitFor(&life_->mu, kBetweenQuestions, over)) return;
+    }
+    const absl::Time asked = Clock::Real()->Now();
+    const bool answered = ask(kAnswerTime).ok() || Clock::Real()->Now() - asked < kAnswerTime;
+    unanswered = answered ? 0 : unanswered + 1;
+    if (unanswered < kQuestions) continue;
+    unanswered = 0;
+    life_->KillToRestart(absl::StrCat("has answered nothing for ",
+                                      absl::FormatDuration(kQuestions * kAnswerTime),
+                                      " and was killed"));
+  }
 }
 
 absl::Status PrivateCoordinator::HasPackage(const std::string& id) {

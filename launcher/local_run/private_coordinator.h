@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The coordinator of a run on this machine: a child of the spawner on a Unix socket in a folder
 // that only this user can enter, with its journal; or on a TCP port, for a run over several hosts.
-// When it dies it is started again there and goes on from its journal. It dies with the launcher,
-// and the folder goes with it. Thread-safety: thread-safe; the callbacks are called on the
-// spawner's reader thread.
+// When it dies it is started again there and goes on from its journal; one that stands still is
+// killed for that. It dies with the launcher, and the folder goes with it. Thread-safety:
+// thread-safe; the callbacks are called on the spawner's reader thread.
 #ifndef LOCKSTEP_LAUNCHER_LOCAL_RUN_PRIVATE_COORDINATOR_H_
 #define LOCKSTEP_LAUNCHER_LOCAL_RUN_PRIVATE_COORDINATOR_H_
 
@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/fd.h"
+#include "common/thread.h"
 #include "launcher/local_run/hosts_of_run.h"
 #include "launcher/spawner/spawner.h"
 
@@ -25,6 +26,10 @@ class PrivateCoordinator {
  public:
   // How often it is started again within a minute before it is given up.
   static constexpr int kRestarts = 10;
+  // It stands still when it answers none of so many questions in a row within this time each. One
+  // alone may have been asked before this whole machine stood still.
+  static constexpr int kQuestions = 3;
+  static constexpr absl::Duration kAnswerTime = absl::Seconds(4);
 
   struct Callbacks {
     // It ended and is being started again.
@@ -56,6 +61,11 @@ class PrivateCoordinator {
   // Sets whether it is started again when it ends; so unless told otherwise.
   void SetRestarts(bool restarts);
 
+  // From now on, on a thread of its own: `ask` puts a question to it and returns what came within
+  // the time. While it is to be started again when it ends, one that stands still is killed; its
+  // end is then told as any other. After WaitReady, at most once.
+  void Watch(std::function<absl::Status(absl::Duration timeout)> ask);
+
   // Where it serves; with a port of 0, the one that it got, after WaitReady.
   const std::string& address() const;
   // The file that the running coordinator holds a lock on.
@@ -66,8 +76,11 @@ class PrivateCoordinator {
  private:
   struct Life;
   PrivateCoordinator() = default;
+  void AskOnAndOn(const std::function<absl::Status(absl::Duration)>& ask);
+
   std::shared_ptr<Life> life_;
   UniqueFd ready_;
+  Thread watch_;
 };
 
 // "was killed by SIGKILL", "exited with code 3".

@@ -82,6 +82,29 @@ class StoppedCoordinator(Nodes, Metrics):
         self.assertEqual(int(status["generation"]), 1)
 
 
+class StoppedPrivateCoordinator(harness.ProgramTest, Metrics):
+    def test_it_is_killed_and_started_again(self):
+        path = self.write("tiny.yaml", job_text(60).replace("max_restarts: 0", "max_restarts: 1"))
+        wanted = self.train(path)["model"]["sha256"]
+        before = self.lines()
+        child = self.start("launcher", "-o", "json", path, env=PACED)
+        wait_until(lambda: self.lines() > before, 30, "it trains")
+        (coordinator,) = self.processes("coordinator")
+        workers = sorted(p.pid for p in self.processes("worker"))
+        coordinator.kill(signal.SIGSTOP)
+        wait_until(lambda: [p.pid for p in self.processes("coordinator")] not in ([], [coordinator.pid]), 60,
+                   "another one is there")
+        self.await_lines()
+        self.assertEqual(sorted(p.pid for p in self.processes("worker")), workers)
+        self.unpace()
+        code, out, err = self.finish(child, 60)
+        self.assertEqual(code, 0, out + err)
+        self.assertIn("has answered nothing for 12s and was killed; it is started again", err)
+        result = json.loads(out.strip().splitlines()[-1])
+        self.assertEqual((result["faults"], result["generations"], result["model"]["sha256"]), ([], 1, wanted))
+        self.assert_nothing_left()
+
+
 @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
 class SuspendedMachine(harness.ProgramTest, Metrics):
     """As near as signals come: every process stands, and the wall clock has gone on by an hour, or years, meanwhile."""
