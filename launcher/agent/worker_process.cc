@@ -131,9 +131,18 @@ ProcessStarter::Callbacks WorkerProcess::Adopt(std::shared_ptr<SupervisorClient>
   }
   log_.Use(std::move(kept.fds[2]),
            absl::StrCat(RunFolder(assignment_), "/logs/", assignment_.slot(), ".log"));
-  for (const PrintedLine& line : kept.process.lines()) {  // they are in the log
+  std::vector<std::string> unlogged = {""};  // ends the line of which a part was written
+  if (const int64_t lost = kept.process.lost_lines(); lost > 0) {
+    unlogged.push_back(absl::StrCat("[", lost, lost == 1 ? " line is" : " lines are",
+                                    " missing here: this log could not be written]"));
+  }
+  for (const PrintedLine& line : kept.process.lines()) {
     last_lines_.Add(line.is_stderr(), line.text());
+    if (line.unlogged()) unlogged.push_back(line.text());
     node_->on_lines(this, line.is_stderr(), {line.text()});
+  }
+  if (unlogged.size() > 1) {
+    if (absl::Status logged = log_.Append(unlogged); !logged.ok()) node_->on_warning(logged);
   }
   return Callbacks();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/supervisor/kept_output.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,10 +14,15 @@ constexpr size_t kReadAtOnce = 256 << 10;
 
 }  // namespace
 
-KeptOutput::KeptOutput(UniqueFd out, UniqueFd err, UniqueFd log) : log_fd_(log.get()) {
+KeptOutput::KeptOutput(UniqueFd out, UniqueFd err, UniqueFd log) : log_(std::move(log)) {
   streams_[0].fd = std::move(out);
   streams_[1].fd = std::move(err);
-  log_.Use(std::move(log), "a worker's log");
+  UseLog();
+}
+
+void KeptOutput::UseLog() {
+  log_file_.Use(UniqueFd(::fcntl(log_.get(), F_DUPFD_CLOEXEC, 0)), "a worker's log");
+  log_works_ = true;
 }
 
 void KeptOutput::Read(int stream) {
@@ -40,26 +46,32 @@ void KeptOutput::Read(int stream) {
 
 void KeptOutput::Take(int stream, const std::vector<std::string>& lines) {
   if (lines.empty()) return;
-  // Without a log the job goes on; nobody is there to be told.
-  if (!log_.Append(lines).ok()) log_fd_ = -1;
+  // Without a log the job goes on, and the lines wait for an agent that can write them.
+  if (log_works_) log_works_ = log_file_.Append(lines).ok();
   for (const std::string& line : lines) {
     bytes_ += line.size() + 1;
-    lines_.emplace_back(stream, line);
+    lines_.push_back({stream, line, log_works_});
   }
   while (bytes_ > kBytes) {
-    bytes_ -= lines_.front().second.size() + 1;
+    bytes_ -= lines_.front().text.size() + 1;
+    if (!lines_.front().logged) ++lost_;
     lines_.pop_front();
   }
 }
 
 void KeptOutput::HandOver(KeptProcess* kept) {
-  for (const auto& [stream, text] : lines_) {
+  for (const Line& printed : lines_) {
     PrintedLine* const line = kept->add_lines();
-    line->set_is_stderr(stream == 1);
-    line->set_text(text);
+    line->set_is_stderr(printed.stream == 1);
+    line->set_text(printed.text);
+    line->set_unlogged(!printed.logged);
   }
+  kept->set_lost_lines(lost_);
   lines_.clear();
   bytes_ = 0;
+  lost_ = 0;
+  // It may work again when this agent is gone, too.
+  if (!log_works_) UseLog();
   for (Stream& stream : streams_) {
     kept->add_partial(stream.splitter.partial());
     stream.splitter = LineSplitter();

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a process prints while no agent is there to read it: all of it goes to its log, the newest
-// of it waits for the next agent. The pipes stay open meanwhile, so nobody's print fails.
+// of it waits for the next agent, which writes it where the log could not be written, as on a full
+// disk. The pipes stay open meanwhile, so nobody's print fails.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_LAUNCHER_SUPERVISOR_KEPT_OUTPUT_H_
 #define LOCKSTEP_LAUNCHER_SUPERVISOR_KEPT_OUTPUT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/fd.h"
@@ -26,7 +27,7 @@ class KeptOutput {
 
   // -1: it has ended, or there was none.
   int fd(int stream) const { return streams_[stream].fd.get(); }
-  int log() const { return log_fd_; }
+  int log() const { return log_.get(); }
   // Reads what stream 0 (stdout) or 1 (stderr) has; closes it at its end.
   void Read(int stream);
   // A line of our own.
@@ -40,12 +41,20 @@ class KeptOutput {
     UniqueFd fd;
     LineSplitter splitter;
   };
+  struct Line {
+    int stream;
+    std::string text;
+    bool logged;
+  };
+  void UseLog();
   void Take(int stream, const std::vector<std::string>& lines);
 
   Stream streams_[2];
-  int log_fd_;
-  LogFile log_;
-  std::deque<std::pair<int, std::string>> lines_;
+  UniqueFd log_;
+  LogFile log_file_;  // on log_, until it fails
+  bool log_works_ = true;
+  std::deque<Line> lines_;
+  int64_t lost_ = 0;  // lines that are neither in the log nor here
   size_t bytes_ = 0;
 };
 
