@@ -191,6 +191,7 @@ AgentImpl::~AgentImpl() {
 void AgentImpl::Detach() {
   detached_ = true;
   loop_->Stop();
+  for (const auto& [incarnation, worker] : workers_) worker->LeavePartial();
 }
 
 void AgentImpl::Stop(bool kill) {

@@ -151,6 +151,11 @@ void WorkerProcess::Forget() {
   if (starter_ != nullptr) starter_->Forget(spawn_id_);
 }
 
+void WorkerProcess::LeavePartial() {
+  if (starter_ == nullptr) return;
+  starter_->LeavePartial(spawn_id_, streams_[0].splitter.partial(), streams_[1].splitter.partial());
+}
+
 absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page) {
   LS_ASSIGN_OR_RETURN(life_slot_, page->Issue());
   page_ = std::move(page);

@@ -86,6 +86,8 @@ class WorkerProcess {
   void Signal(int signal);
   // Nobody wants to know any more how it ended.
   void Forget();
+  // The next agent gets what of a line was read; called when nothing more is.
+  void LeavePartial();
   // The process has ended, or was never started: its life is over, and the page's word is free for
   // others. Returns its place among the deaths of the page; 0: it had no life there.
   int64_t EndLife();

@@ -25,6 +25,12 @@ void KeptOutput::UseLog() {
   log_works_ = true;
 }
 
+void KeptOutput::Begin(int stream, const std::string& partial) {
+  std::vector<std::string> lines;
+  streams_[stream].splitter.Feed(partial, &lines);
+  Take(stream, lines);
+}
+
 void KeptOutput::Read(int stream) {
   Stream& from = streams_[stream];
   std::vector<std::string> lines;

@@ -30,6 +30,8 @@ class KeptOutput {
   int log() const { return log_.get(); }
   // Reads what stream 0 (stdout) or 1 (stderr) has; closes it at its end.
   void Read(int stream);
+  // Takes what an agent has read of the line that comes next.
+  void Begin(int stream, const std::string& partial);
   // A line of our own.
   void AddLine(const std::string& line) { Take(1, {line}); }
   // Writes what waits, and what of a line is there, into `kept`, and begins anew: an agent reads

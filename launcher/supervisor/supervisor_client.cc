@@ -151,6 +151,17 @@ absl::Status SupervisorClient::Kill(uint64_t id, int signal) {
   return Send(command, {});
 }
 
+void SupervisorClient::LeavePartial(uint64_t id, const std::string& out, const std::string& err) {
+  if (out.empty() && err.empty()) return;
+  SupervisorCommand command;
+  PartialLines& partial = *command.mutable_partial();
+  partial.set_id(id);
+  partial.set_out(out);
+  partial.set_err(err);
+  // One that is gone has no agent after this one.
+  Send(command, {}).IgnoreError();
+}
+
 void SupervisorClient::Forget(uint64_t id) {
   bool last;
   {

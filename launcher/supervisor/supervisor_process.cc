@@ -205,6 +205,12 @@ void SupervisorProcess::Handle(const SupervisorCommand& command, std::vector<Uni
       if (found != children_.end() && !found->second.running()) children_.erase(found);
       return;
     }
+    case SupervisorCommand::kPartial: {
+      const auto found = children_.find(command.partial().id());
+      if (found == children_.end()) return;
+      found->second.output->Begin(0, command.partial().out());
+      return found->second.output->Begin(1, command.partial().err());
+    }
     case SupervisorCommand::kLeave:
       leaving_ = true;
       return;

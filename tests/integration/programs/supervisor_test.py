@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers outlive their agent: supervisors keep them, and the next agent takes them over."""
 
+import array
+import fcntl
 import os
 import signal
 import sys
+import termios
 import time
 import unittest
 
@@ -148,6 +151,24 @@ class Adoption(Supervised):
         self.ended(job)
         lines = [line for line in self.read(log).splitlines() if line.startswith("line ")]
         self.assertEqual(lines, [f"line {i}" for i in range(60)])
+
+    def test_a_line_that_is_begun_is_whole_with_the_next_agent(self):
+        self.start_agent("node", 1)
+        job = self.submit_command("import os, time\nprint('begun', end=' ', flush=True)\nopen('ran', 'w').close()\n"
+                                  "while not os.path.exists('go'): time.sleep(0.05)\nprint('and ended')\n")
+        wait_until(lambda: os.path.exists(os.path.join(self.dir, "ran")), 30, "it runs")
+        (rank,) = [p for p in self.processes() if "program.py" in p.argv[-1] and p.name.startswith("python")]
+        with open(f"/proc/{rank.pid}/fd/1", "wb", buffering=0) as pipe:
+            def unread():
+                count = array.array("i", [0])
+                fcntl.ioctl(pipe, termios.FIONREAD, count)
+                return count[0]
+            wait_until(lambda: unread() == 0, 30, "the agent has read it")
+        self.end(self.agents["node"], signal.SIGTERM)
+        self.start_agent("node", 1)
+        self.write("go", "")
+        status = self.ended(job)
+        self.assertEqual(self.read(os.path.join(self.dir, status["run_dir"], "logs/0.log")), "begun and ended\n")
 
     def test_a_command_goes_on_without_an_agent(self):
         self.start_agent("node", 2)

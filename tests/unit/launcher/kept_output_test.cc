@@ -82,5 +82,15 @@ TEST(KeptOutputTest, LinesThatNobodyHasAnyMoreAreCounted) {
   EXPECT_EQ(next.lost_lines(), 0);
 }
 
+TEST(KeptOutputTest, ALineThatAnAgentHasBegunToReadIsOne) {
+  Printed printed("/dev/null");
+  printed.kept->Begin(0, "beg");
+  printed.Print("un\n");
+  KeptProcess process;
+  printed.HandOver(&process);
+  ASSERT_THAT(process.lines(), SizeIs(1));
+  EXPECT_EQ(process.lines(0).text(), "begun");
+}
+
 }  // namespace
 }  // namespace lockstep::launcher
