@@ -137,6 +137,8 @@ void AgentImpl::SetUpNode() {
                           const std::vector<std::string>& lines) {
     OnLines(worker, is_stderr, lines);
   };
+  node_.disk = [this](const std::string& job_id) { return DiskOf(job_id); };
+  node_.open_log = options_.open_log;
   node_.on_warning = [this](const absl::Status& status) {
     WarnOnce(std::string(status.message()));
   };
@@ -192,6 +194,8 @@ void AgentImpl::Detach() {
   detached_ = true;
   loop_->Stop();
   for (const auto& [incarnation, worker] : workers_) worker->LeavePartial();
+  // What comes next into the logs comes from the supervisors.
+  for (const auto& [job_id, disk] : disks_) disk->Settle(kLastWords);
 }
 
 void AgentImpl::Stop(bool kill) {
@@ -275,6 +279,7 @@ void AgentImpl::Do(const agent_action::Heartbeat&) {
     usage_->Watch(std::move(pids));
     *heartbeat = usage_->Latest();
   }
+  LookAtDisks();
   if (health_ != nullptr) {
     const std::string problem = health_->problem();
     heartbeat->mutable_health()->set_problem(problem);

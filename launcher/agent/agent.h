@@ -2,7 +2,8 @@
 // The node agent: makes this host's workers what the coordinator says they shall be, reads their
 // output, and reports starts, deaths and exits. Supervisors have the workers, so that they outlive
 // it, and it adopts those of the agent before. machine.h decides; this is what carries it out: one
-// loop thread owns all state; the session, the spawner and the life words hand it events.
+// loop thread owns all state; the session, the spawner and the life words hand it events, and what
+// waits for a run's disk has a thread of its own (run_disk.h).
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_AGENT_H_
 #define LOCKSTEP_LAUNCHER_AGENT_AGENT_H_
@@ -15,9 +16,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/fd.h"
 #include "common/life.h"
 #include "coordinator/client/client.h"
 #include "launcher/agent/data_addresses.h"
+#include "launcher/agent/run_folder.h"
 #include "launcher/spawner/spawner.h"
 
 namespace lockstep::launcher {
@@ -58,6 +61,8 @@ struct AgentOptions {
   absl::Duration health_again = absl::Minutes(1);
   // Words of each job's life page.
   int life_words = LifePage::kWords;
+  // How the log of a run is opened; tests have their own. Called on the thread of the run's disk.
+  std::function<absl::StatusOr<UniqueFd>(const WorkerAssignment&, bool own)> open_log = OpenRunLog;
   // How sessions are opened; tests have their own.
   std::function<std::unique_ptr<coordinator::AgentSession>(const coordinator::ClientOptions&,
                                                            coordinator::AgentSession::Callbacks)>

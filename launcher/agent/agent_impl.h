@@ -96,10 +96,19 @@ class AgentImpl : public Agent {
   void OnWorkdir(const std::string& incarnation, const absl::Status& made);
   void StartWhenWell(WorkerProcess* worker);
   void StartNow(WorkerProcess* worker, const absl::Status& checked);
-  absl::Status StartWorker(WorkerProcess* worker, const absl::Status& checked);
+  absl::Status CheckStart(const WorkerProcess& worker);
+  // Goes on with a worker: its log is there, or cannot be had.
+  void OnLogOpened(const std::string& incarnation, const WorkerProcess::Log& log);
+  absl::Status StartWorker(WorkerProcess* worker, const WorkerProcess::Log& log);
+  std::shared_ptr<RunDisk> DiskOf(const std::string& job_id);
+  // Says which disks do not answer.
+  void LookAtDisks();
   absl::StatusOr<std::shared_ptr<LifePage>> PageOf(const std::string& job_id);
   // Watches its life and its output.
   void WatchWorker(WorkerProcess* worker);
+  void WatchOutput(WorkerProcess* worker);
+  // Reads its output again when there is room for it.
+  void HoldOutput(WorkerProcess* worker);
   void Signal(const std::string& incarnation, int signal);
   void OnStarted(WorkerProcess* worker, pid_t pid);
   void OnDied(uint64_t id, absl::Time seen);
@@ -126,7 +135,8 @@ class AgentImpl : public Agent {
   std::unique_ptr<LifeWatch> life_watch_;  // posts to the loop, so it goes first
   std::unique_ptr<FileSender> files_;
   WorkerProcess::Node node_;
-  std::unique_ptr<Supervisors> supervisors_;  // null: a private agent
+  std::map<std::string, std::shared_ptr<RunDisk>> disks_;  // by job; they post to the loop
+  std::unique_ptr<Supervisors> supervisors_;               // null: a private agent
   bool detached_ = false;
   std::unique_ptr<UsageSampler> usage_;
   std::string state_folder_;
@@ -146,6 +156,7 @@ class AgentImpl : public Agent {
   std::set<std::string> warned_;
   StartGate gate_;
   std::set<std::string> preparing_;  // incarnations that wait for their workdir
+  std::set<std::string> opening_;    // and for their log
   std::string problem_;              // of the host, as it was said last
 
   absl::Mutex mu_;

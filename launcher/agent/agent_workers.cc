@@ -19,6 +19,12 @@
 #include "launcher/agent/run_folder.h"
 
 namespace lockstep::launcher {
+namespace {
+
+constexpr absl::Duration kLogWritten = absl::Milliseconds(100);
+constexpr absl::Duration kDiskPatience = absl::Seconds(10);
+
+}  // namespace
 
 void AgentImpl::Do(const agent_action::Start& action) {
   WorkerAssignment assignment = action.assignment;
@@ -53,8 +59,35 @@ void AgentImpl::StartWhenWell(WorkerProcess* worker) {
 }
 
 void AgentImpl::StartNow(WorkerProcess* worker, const absl::Status& checked) {
-  if (absl::Status started = StartWorker(worker, checked); !started.ok()) {
+  const absl::Status can = checked.ok() ? CheckStart(*worker) : checked;
+  if (!can.ok()) return OnStartFailed(worker, can);
+  const std::string incarnation = worker->incarnation();
+  opening_.insert(incarnation);
+  worker->OpenLog([this, incarnation](const WorkerProcess::Log& log) {
+    loop_->Post([=, this] { OnLogOpened(incarnation, log); });
+  });
+}
+
+void AgentImpl::OnLogOpened(const std::string& incarnation, const WorkerProcess::Log& log) {
+  if (opening_.erase(incarnation) == 0) return;  // it was ended meanwhile
+  WorkerProcess* const worker = workers_.at(incarnation).get();
+  if (absl::Status started = StartWorker(worker, log); !started.ok()) {
     OnStartFailed(worker, started);
+  }
+}
+
+std::shared_ptr<RunDisk> AgentImpl::DiskOf(const std::string& job_id) {
+  std::shared_ptr<RunDisk>& disk = disks_[job_id];
+  if (disk == nullptr) disk = std::make_shared<RunDisk>();
+  return disk;
+}
+
+void AgentImpl::LookAtDisks() {
+  for (const auto& [job_id, disk] : disks_) {
+    if (!disk->stands(kDiskPatience)) continue;
+    WarnOnce(absl::StrCat("the disk with the run of job ", job_id, " has not answered for ",
+                          absl::FormatDuration(kDiskPatience),
+                          ": the job's starts and logs wait for it"));
   }
 }
 
@@ -106,36 +139,56 @@ void AgentImpl::FindDataAddresses(const std::string& seen) {
       "no address of this host is among --interfaces: its workers join no job of several hosts");
 }
 
-absl::Status AgentImpl::StartWorker(WorkerProcess* worker, const absl::Status& checked) {
-  LS_RETURN_IF_ERROR(checked);
+absl::Status AgentImpl::CheckStart(const WorkerProcess& worker) {
   LS_RETURN_IF_ERROR(CheckOpenFiles(static_cast<int>(workers_.size()), file_limit_));
-  LS_RETURN_IF_ERROR(CheckDevice(worker->assignment(), gpus_));
+  LS_RETURN_IF_ERROR(CheckDevice(worker.assignment(), gpus_));
   std::vector<const WorkerAssignment*> others;
   for (const auto& [incarnation, other] : workers_) {
     if (!other->ended) others.push_back(&other->assignment());
   }
-  if (const std::string shared = SharedWithAnotherJob(worker->assignment(), others);
+  if (const std::string shared = SharedWithAnotherJob(worker.assignment(), others);
       !shared.empty()) {
     WarnOnce(shared);
   }
+  return absl::OkStatus();
+}
+
+absl::Status AgentImpl::StartWorker(WorkerProcess* worker, const WorkerProcess::Log& log) {
+  LS_RETURN_IF_ERROR(log.status());
   LS_ASSIGN_OR_RETURN(std::shared_ptr<LifePage> page, PageOf(worker->assignment().job_id()));
-  LS_RETURN_IF_ERROR(worker->Start(page));
+  LS_RETURN_IF_ERROR(worker->Start(page, *log));
   WatchWorker(worker);
   return absl::OkStatus();
 }
 
 void AgentImpl::WatchWorker(WorkerProcess* worker) {
   life_watch_->Add(worker->id(), worker->page(), worker->life_slot());
+  WatchOutput(worker);
+}
+
+void AgentImpl::WatchOutput(WorkerProcess* worker) {
   for (int stream = 0; stream < 2; ++stream) {
+    if (worker->has_ended(stream)) continue;
     const int fd = worker->output_fd(stream);
     const absl::Status watched = loop_->Watch(fd, [this, worker, stream, fd] {
-      if (!worker->ReadOutput(stream)) loop_->Forget(fd);
+      if (!worker->ReadOutput(stream)) return loop_->Forget(fd);
+      if (!worker->disk()->has_room()) HoldOutput(worker);
     });
     // Of a stream whose end its supervisor has read, /dev/null is here, which nobody can wait for.
     if (!watched.ok() && !absl::IsFailedPrecondition(watched)) {
       WarnOnce(absl::StrCat("cannot read a worker's output: ", watched.message()));
     }
   }
+}
+
+void AgentImpl::HoldOutput(WorkerProcess* worker) {
+  for (int stream = 0; stream < 2; ++stream) loop_->Forget(worker->output_fd(stream));
+  worker->disk()->WhenRoom([this, incarnation = worker->incarnation()] {
+    loop_->Post([this, incarnation] {
+      const auto found = workers_.find(incarnation);
+      if (found != workers_.end() && !found->second->ended) WatchOutput(found->second.get());
+    });
+  });
 }
 
 absl::StatusOr<std::shared_ptr<LifePage>> AgentImpl::PageOf(const std::string& job_id) {
@@ -151,10 +204,15 @@ void AgentImpl::Do(const agent_action::Forget& action) {
   if (found == workers_.end()) return;
   found->second->Forget();
   workers_.erase(found);
+  // Those of jobs that are gone, when they are through.
+  std::erase_if(disks_, [](const auto& entry) {
+    return entry.second.use_count() == 1 && entry.second->Settle(absl::ZeroDuration());
+  });
 }
 
 void AgentImpl::Signal(const std::string& incarnation, int signal) {
-  if (preparing_.erase(incarnation) > 0 || gate_.Leave(incarnation)) {
+  if (preparing_.erase(incarnation) > 0 || opening_.erase(incarnation) > 0 ||
+      gate_.Leave(incarnation)) {
     return OnStartFailed(workers_.at(incarnation).get(),
                          absl::CancelledError("it was ended before it was started"));
   }
@@ -179,6 +237,8 @@ int64_t AgentImpl::Conclude(WorkerProcess* worker) {
     if (const int fd = worker->output_fd(stream); fd >= 0) loop_->Forget(fd);
   }
   worker->FinishOutput();
+  // Who hears of the end finds the whole log, unless the disk does not answer.
+  if (worker->disk() != nullptr) worker->disk()->Settle(kLogWritten);
   if (const auto unsaid = forwarder_.Ended(worker->assignment()); unsaid.has_value()) {
     Send(*unsaid);
   }

@@ -54,6 +54,8 @@ class LogFile {
  public:
   // Appends to `fd` from here on; `path` is what messages call it.
   void Use(UniqueFd fd, std::string path);
+  // -1: it has none, or not any more.
+  int fd() const { return fd_.get(); }
   // Errors: as of write(2), once; ResourceExhausted for a full disk.
   absl::Status Append(const std::vector<std::string>& lines);
 

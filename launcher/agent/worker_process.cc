@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "coordinator/client/token.h"
-#include "launcher/agent/account.h"
 #include "launcher/agent/reconcile.h"
 #include "launcher/agent/run_folder.h"
 #include "launcher/spawner/child.h"
@@ -87,6 +86,10 @@ WorkerBootstrap WorkerProcess::Bootstrap() const {
   return bootstrap;
 }
 
+std::string WorkerProcess::LogPath() const {
+  return absl::StrCat(RunFolder(assignment_), "/logs/", assignment_.slot(), ".log");
+}
+
 std::string WorkerProcess::Note() const {
   WorkerNote note;
   note.set_assignment(assignment_.SerializeAsString());
@@ -129,8 +132,9 @@ ProcessStarter::Callbacks WorkerProcess::Adopt(std::shared_ptr<SupervisorClient>
     std::vector<std::string> none;
     streams_[i].splitter.Feed(kept.process.partial(i), &none);
   }
-  log_.Use(std::move(kept.fds[2]),
-           absl::StrCat(RunFolder(assignment_), "/logs/", assignment_.slot(), ".log"));
+  disk_ = node_->disk(assignment_.job_id());
+  log_ = std::make_shared<LogFile>();
+  log_->Use(std::move(kept.fds[2]), LogPath());
   std::vector<std::string> unlogged = {""};  // ends the line of which a part was written
   if (const int64_t lost = kept.process.lost_lines(); lost > 0) {
     unlogged.push_back(absl::StrCat("[", lost, lost == 1 ? " line is" : " lines are",
@@ -141,9 +145,7 @@ ProcessStarter::Callbacks WorkerProcess::Adopt(std::shared_ptr<SupervisorClient>
     if (line.unlogged()) unlogged.push_back(line.text());
     node_->on_lines(this, line.is_stderr(), {line.text()});
   }
-  if (unlogged.size() > 1) {
-    if (absl::Status logged = log_.Append(unlogged); !logged.ok()) node_->on_warning(logged);
-  }
+  if (unlogged.size() > 1) Write(std::move(unlogged));
   return Callbacks();
 }
 
@@ -156,21 +158,31 @@ void WorkerProcess::LeavePartial() {
   starter_->LeavePartial(spawn_id_, streams_[0].splitter.partial(), streams_[1].splitter.partial());
 }
 
-absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page) {
+void WorkerProcess::OpenLog(std::function<void(const Log&)> done) {
+  if (node_->as_users) {
+    absl::StatusOr<Account> account = FindAccount(assignment_.user(), node_->allow_root);
+    if (!account.ok()) return done(account.status());
+    account_ = *std::move(account);
+  }
+  disk_ = node_->disk(assignment_.job_id());
+  disk_->Do([open = node_->open_log, own = node_->own_run_folder, assignment = assignment_,
+             account = account_, path = LogPath(), done = std::move(done)] {
+    absl::StatusOr<UniqueFd> fd = [&] {
+      const AsAccount as(account);
+      return open(assignment, own);
+    }();
+    if (!fd.ok()) return done(fd.status());
+    auto log = std::make_shared<LogFile>();
+    log->Use(*std::move(fd), path);
+    done(log);
+  });
+}
+
+absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page, std::shared_ptr<LogFile> log) {
   LS_ASSIGN_OR_RETURN(life_slot_, page->Issue());
   page_ = std::move(page);
-  std::optional<Account> account;
-  if (node_->as_users) {
-    LS_ASSIGN_OR_RETURN(account, FindAccount(assignment_.user(), node_->allow_root));
-  }
-  UniqueFd log, log_too;
-  {
-    const AsAccount as(account);
-    LS_ASSIGN_OR_RETURN(log, OpenRunLog(assignment_, node_->own_run_folder));
-  }
-  log_too.reset(::fcntl(log.get(), F_DUPFD_CLOEXEC, 0));
-  log_.Use(std::move(log),
-           absl::StrCat(RunFolder(assignment_), "/logs/", assignment_.slot(), ".log"));
+  log_ = std::move(log);
+  const UniqueFd log_too(::fcntl(log_->fd(), F_DUPFD_CLOEXEC, 0));
   LS_ASSIGN_OR_RETURN(UniqueFd bootstrap_file, BootstrapFile(Bootstrap()));
   UniqueFd write_ends[2];
   for (int i = 0; i < 2; ++i) LS_RETURN_IF_ERROR(MakePipe(&streams_[i].fd, &write_ends[i]));
@@ -185,7 +197,7 @@ absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page) {
   for (const auto& [name, value] : assignment_.spec().secrets()) {
     request.set_env.push_back(absl::StrCat(name, "=", value));
   }
-  if (account.has_value()) TakeAccount(*account, request);
+  if (account_.has_value()) TakeAccount(*account_, request);
   request.cwd = WorkFolder(assignment_);
   request.stdout_fd = write_ends[0].get();
   request.stderr_fd = write_ends[1].get();
@@ -234,6 +246,7 @@ bool WorkerProcess::ReadOutput(int stream) {
     if (n < 0 && errno == EAGAIN) break;
     if (n <= 0) {
       from.splitter.Finish(&lines);
+      from.ended = true;
       open = false;
       break;
     }
@@ -254,13 +267,32 @@ void WorkerProcess::FinishOutput() {
     HandleLines(stream, lines);
     streams_[stream].fd.reset();
   }
+  CloseLog();
 }
 
 void WorkerProcess::HandleLines(int stream, const std::vector<std::string>& lines) {
   if (lines.empty()) return;
   for (const std::string& line : lines) last_lines_.Add(stream == 1, line);
-  if (absl::Status logged = log_.Append(lines); !logged.ok()) node_->on_warning(logged);
   node_->on_lines(this, stream == 1, lines);
+  Write(lines);
+}
+
+void WorkerProcess::Write(std::vector<std::string> lines) {
+  if (lines.empty() || log_ == nullptr) return;
+  size_t bytes = 0;
+  for (const std::string& line : lines) bytes += line.size() + 1;
+  disk_->Do(
+      [node = node_, log = log_, lines = std::move(lines)] {
+        const absl::Status logged = log->Append(lines);
+        if (!logged.ok()) node->post([node, logged] { node->on_warning(logged); });
+      },
+      bytes);
+}
+
+// Also a close may wait for the disk.
+void WorkerProcess::CloseLog() {
+  if (log_ != nullptr) disk_->Do([log = std::move(log_)] {});
+  log_ = nullptr;
 }
 
 }  // namespace lockstep::launcher

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,10 @@
 #include "absl/status/statusor.h"
 #include "common/fd.h"
 #include "common/life.h"
+#include "launcher/agent/account.h"
 #include "launcher/agent/epoch.h"
 #include "launcher/agent/output.h"
+#include "launcher/agent/run_disk.h"
 #include "launcher/spawner/process_starter.h"
 #include "launcher/supervisor/supervisor_client.h"
 #include "proto/coordinator.pb.h"
@@ -60,6 +63,10 @@ class WorkerProcess {
     std::function<void(WorkerProcess*, const absl::Status&)> on_start_failed;
     std::function<void(WorkerProcess*, bool is_stderr, const std::vector<std::string>&)> on_lines;
     std::function<void(const absl::Status&)> on_warning;
+    // Which disk a job's runs are on, as far as waiting for it goes.
+    std::function<std::shared_ptr<RunDisk>(const std::string& job_id)> disk;
+    // OpenRunLog; tests have their own. Called on that disk's thread.
+    std::function<absl::StatusOr<UniqueFd>(const WorkerAssignment&, bool own)> open_log;
   };
 
   // The coordinator that wanted it: the worker obeys its cluster alone, and the next agent finds it
@@ -73,10 +80,16 @@ class WorkerProcess {
   WorkerProcess(Node* node, WorkerAssignment assignment, uint64_t id, Origin origin)
       : node_(node), assignment_(std::move(assignment)), id_(id), origin_(std::move(origin)) {}
 
-  // Makes the run's folder, opens log and pipes and asks the spawner for a process with `page`, of
-  // which it takes a slot. Errors: whatever hinders the start; what hinders it later comes as
-  // on_start_failed.
-  absl::Status Start(std::shared_ptr<LifePage> page);
+  ~WorkerProcess() { CloseLog(); }
+
+  using Log = absl::StatusOr<std::shared_ptr<LogFile>>;
+  // Makes the run's folder and opens the log there, on its job's RunDisk; `done` is called there,
+  // or here where that is not tried.
+  void OpenLog(std::function<void(const Log&)> done);
+  // Opens pipes and asks the spawner for a process with `page`, of which it takes a slot. After
+  // OpenLog, with what that opened. Errors: whatever hinders the start; what hinders it later comes
+  // as on_start_failed.
+  absl::Status Start(std::shared_ptr<LifePage> page, std::shared_ptr<LogFile> log);
   // Takes over a process that a former agent has started, with what of its output nobody has read.
   // Its supervisor calls back as for one that Start asked for. Returns what is to be called.
   ProcessStarter::Callbacks Adopt(std::shared_ptr<SupervisorClient> supervisor,
@@ -105,6 +118,10 @@ class WorkerProcess {
   const std::shared_ptr<LifePage>& page() const { return page_; }
   int life_slot() const { return life_slot_; }
   int output_fd(int stream) const { return streams_[stream].fd.get(); }
+  // The stream's end was read.
+  bool has_ended(int stream) const { return streams_[stream].ended; }
+  // Returns what takes its log; null before OpenLog and Adopt.
+  RunDisk* disk() const { return disk_.get(); }
   // The newest lines, for the message about its death.
   std::vector<std::string> LastOutput() const { return last_lines_.Get(); }
   // It was dead when the first signal was sent.
@@ -118,9 +135,13 @@ class WorkerProcess {
   struct Stream {
     UniqueFd fd;
     LineSplitter splitter;
+    bool ended = false;
   };
+  void Write(std::vector<std::string> lines);
+  void CloseLog();
   void HandleLines(int stream, const std::vector<std::string>& lines);
   WorkerBootstrap Bootstrap() const;
+  std::string LogPath() const;
   std::string Note() const;
   ProcessStarter::Callbacks Callbacks();
   // Asks who starts the job's processes now. Errors: Unavailable when that one is gone.
@@ -137,7 +158,9 @@ class WorkerProcess {
   bool signalled_ = false;
   bool died_before_signal_ = false;
   Stream streams_[2];
-  LogFile log_;
+  std::optional<Account> account_;
+  std::shared_ptr<RunDisk> disk_;
+  std::shared_ptr<LogFile> log_;  // used on the disk's thread
   LastLines last_lines_;
 };
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -21,9 +22,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "common/cond_var.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/agent/run_folder.h"
 #include "launcher/supervisor/supervisor_process.h"
 #include "launcher/supervisor/wire.h"
 
@@ -38,9 +41,12 @@ using ::testing::Not;
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 Spawner* spawner = nullptr;
+// More than a pipe and what waits for a disk take (bytes with the line's end).
+constexpr size_t kTalkLine = 1024;
+constexpr int kTalkLines = 8192;
 
 // Takes its life slot and does what its environment says: WORKER=stay lives until it is killed,
-// WORKER=tell writes what it was given to its folder.
+// WORKER=tell writes what it was given to its folder, WORKER=talk prints kTalkLines.
 int WorkerMain(int argc, char** argv) {
   WorkerBootstrap bootstrap;
   auto life = LifePage::Open(UniqueFd(4));
@@ -49,6 +55,9 @@ int WorkerMain(int argc, char** argv) {
   const char* what = std::getenv("WORKER");
   const std::string todo = what == nullptr ? "" : what;
   while (todo == "stay") ::pause();
+  if (todo == "talk") {
+    for (int i = 0; i < kTalkLines; ++i) std::puts(std::string(kTalkLine - 1, 'x').c_str());
+  }
   if (todo == "tell") {
     std::ofstream file("told");
     file << "token=" << bootstrap.token() << "\n";
@@ -316,6 +325,46 @@ TEST_F(AgentTest, AWorkerIsToldWhoseItIsAndItsTokenAndTheAgentsIsNowhere) {
   EXPECT_THAT(told.str().substr(first.size()), Not(HasSubstr(kOwn)));
   EXPECT_THAT(told.str(), Not(HasSubstr(options_.coordinator.token)));
   EXPECT_THAT(told.str(), HasSubstr("\nof c, epoch 7\n"));
+}
+
+TEST_F(AgentTest, ADiskThatOpensNothingHoldsUpItsJobAlone) {
+  absl::Notification answers;
+  options_.open_log = [&](const WorkerAssignment& assignment, bool own) {
+    if (assignment.job_id() == "hung") answers.WaitForNotification();
+    return OpenRunLog(assignment, own);
+  };
+  StartAgent();
+  coordinator_.Say(Want("c", {"hung.0", "hung.1", "j.0"}, ""));
+  EXPECT_EQ(coordinator_.WaitForExit("j.0").exit_code(), 0);
+  coordinator_.Say(Want("c", {"hung.1", "j.0"}, ""));
+  EXPECT_THAT(coordinator_.WaitForExit("hung.0").start_error(),
+              HasSubstr("ended before it was started"));
+  answers.Notify();
+  EXPECT_EQ(coordinator_.WaitForExit("hung.1").exit_code(), 0);
+}
+
+TEST_F(AgentTest, ADiskThatTakesNothingHoldsUpItsJobAloneAndLosesNothing) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd read_end(ends[0]), write_end(ends[1]);
+  options_.open_log = [&](const WorkerAssignment& assignment,
+                          bool own) -> absl::StatusOr<UniqueFd> {
+    if (assignment.job_id() != "hung") return OpenRunLog(assignment, own);
+    return UniqueFd(::fcntl(write_end.get(), F_DUPFD_CLOEXEC, 0));
+  };
+  StartAgent();
+  coordinator_.Say(Want("c", {"hung.0"}, "talk"));
+  coordinator_.WaitForPid("hung.0");
+  coordinator_.Say(Want("c", {"hung.0", "j.0"}, "talk"));
+  EXPECT_EQ(coordinator_.WaitForExit("j.0").exit_code(), 0);
+  size_t left = kTalkLine * kTalkLines;
+  std::vector<char> buffer(size_t{1} << 20);
+  while (left > 0) {
+    const ssize_t n = ::read(read_end.get(), buffer.data(), buffer.size());
+    ASSERT_GT(n, 0);
+    left -= static_cast<size_t>(n);
+  }
+  EXPECT_EQ(coordinator_.WaitForExit("hung.0").exit_code(), 0);
 }
 
 TEST_F(AgentTest, NamesAndPathsAreNotTakenOnTrust) {

@@ -2,11 +2,14 @@
 // A supervisor that is gone, as the one that would start a process with it sees it.
 #include "launcher/supervisor/supervisor_client.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +56,8 @@ class WorkerProcessTest : public ::testing::Test {
       starters_.pop_back();
       return starter;
     };
+    node_.disk = [this](const std::string&) { return disk_; };
+    log_->Use(UniqueFd(::open("/dev/null", O_WRONLY | O_CLOEXEC)), "a log");
     node_.on_lines = [](WorkerProcess*, bool, const std::vector<std::string>&) {};
     node_.program = "/bin/true";
     node_.own_run_folder = true;
@@ -72,6 +77,8 @@ class WorkerProcessTest : public ::testing::Test {
   }
 
   const std::string folder_;
+  std::shared_ptr<RunDisk> disk_ = std::make_shared<RunDisk>();
+  std::shared_ptr<LogFile> log_ = std::make_shared<LogFile>();
   std::vector<std::shared_ptr<ProcessStarter>> starters_;  // the next one is the last
   WorkerProcess::Node node_;
   WorkerAssignment assignment_;
@@ -84,7 +91,7 @@ TEST_F(WorkerProcessTest, ASupervisorThatDiesWhenItIsAskedHasASuccessor) {
   dead.supervisor.reset();
   starters_ = {next.client, dead.client};
   WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
-  ASSERT_TRUE(worker.Start(page_).ok());
+  ASSERT_TRUE(worker.Start(page_, log_).ok());
   EXPECT_THAT(starters_, ::testing::IsEmpty());
   SupervisorCommand start;
   ReceiveStart(next, &start);
@@ -109,7 +116,7 @@ TEST_F(WorkerProcessTest, AStreamThatHasEndedStaysOpenUntilTheEndIsKnown) {
   Pair pair = Connected();
   starters_ = {pair.client};
   WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
-  ASSERT_TRUE(worker.Start(page_).ok());
+  ASSERT_TRUE(worker.Start(page_, log_).ok());
   SupervisorCommand start;
   std::vector<UniqueFd> fds = ReceiveStart(pair, &start);
   ASSERT_GE(fds.size(), size_t{4});
@@ -121,6 +128,28 @@ TEST_F(WorkerProcessTest, AStreamThatHasEndedStaysOpenUntilTheEndIsKnown) {
   worker.FinishOutput();
   EXPECT_LT(worker.output_fd(0), 0);
   EXPECT_THAT(worker.LastOutput(), ::testing::ElementsAre("last"));
+}
+
+TEST_F(WorkerProcessTest, WhatWasNotLoggedWithoutAnAgentIsLoggedByTheNextOne) {
+  Pair pair = Connected();
+  const std::string path = ::testing::TempDir() + "/adopted.log";
+  SupervisorClient::Kept kept;
+  for (int i = 0; i < 2; ++i) kept.fds.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  kept.fds.emplace_back(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  kept.process.set_lost_lines(2);
+  for (const bool unlogged : {false, true}) {
+    PrintedLine* const line = kept.process.add_lines();
+    line->set_text(unlogged ? "it waited" : "it is there");
+    line->set_unlogged(unlogged);
+  }
+  WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
+  worker.Adopt(pair.client, std::move(kept), page_, /*life_slot=*/0);
+  EXPECT_TRUE(disk_->Settle(absl::Seconds(20)));
+  std::ostringstream log;
+  log << std::ifstream(path).rdbuf();
+  EXPECT_EQ(log.str(), "\n[2 lines are missing here: this log could not be written]\nit waited\n");
+  EXPECT_THAT(worker.LastOutput(), ::testing::ElementsAre("it is there", "it waited"));
+  std::filesystem::remove(path);
 }
 
 }  // namespace
