@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/lock_file.h"
 
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,20 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-
-namespace {
-
-// What flock(2) fails with, as on a file system without locks; 0: it works.
-int flock_error = 0;
-
-}  // namespace
-
-// In place of the library's.
-extern "C" int flock(int fd, int operation) noexcept {
-  if (flock_error == 0) return static_cast<int>(::syscall(SYS_flock, fd, operation));
-  errno = flock_error;
-  return -1;
-}
+#include "tests/flock_fault.h"
 
 namespace lockstep {
 namespace {

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,20 +14,7 @@
 #include "common/fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-
-namespace {
-
-// What flock(2) fails with, as on a file system without locks; 0: it works.
-int flock_error = 0;
-
-}  // namespace
-
-// In place of the library's.
-extern "C" int flock(int fd, int operation) noexcept {
-  if (flock_error == 0) return static_cast<int>(::syscall(SYS_flock, fd, operation));
-  errno = flock_error;
-  return -1;
-}
+#include "tests/flock_fault.h"
 
 namespace lockstep::worker {
 namespace {
