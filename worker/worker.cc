@@ -100,7 +100,8 @@ class Worker {
       return told->code();
     }
     LS_LOG_ERROR << status.message();
-    link_.SendFailed(highest_generation_, status);
+    link_.SendFailed(highest_generation_, status,
+                     IsOtherData(status) ? WorkerFailed::OTHER_DATA : WorkerFailed::UNSPECIFIED);
     // The launcher's code for a job that cannot fit (docs/exit_codes.md).
     return absl::IsResourceExhausted(status) ? 5 : 1;
   }

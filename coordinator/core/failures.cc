@@ -202,6 +202,11 @@ bool IsForGood(const Worker& worker) {
   }
 }
 
+bool HasOtherData(const Worker& worker) {
+  if (worker.refused) return worker.other_data;
+  return worker.failed && worker.failed->kind() == WorkerFailed::OTHER_DATA;
+}
+
 bool MayStartLater(const Worker& worker) { return worker.exited && worker.exited->may_pass(); }
 
 std::string Cause(const Worker& worker) {

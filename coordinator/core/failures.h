@@ -30,6 +30,9 @@ std::string Cause(const Worker& worker);
 // life of it there would end the same way: wrong input, no memory, damaged data, another build.
 bool IsForGood(const Worker& worker);
 
+// Returns whether that is its node's data, which is not the job's: other jobs may be well there.
+bool HasOtherData(const Worker& worker);
+
 // Returns whether it could not be started for what may pass (WorkerExited::may_pass).
 bool MayStartLater(const Worker& worker);
 

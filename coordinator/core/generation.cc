@@ -106,6 +106,7 @@ bool Admit(Context& context, Job& job, const Members& members) {
     const std::string other = data == nullptr ? "" : OtherData(*worker, *data);
     if (!other.empty()) {
       Refuse(context, job, *worker, other, kExitNotAdmitted);
+      worker->other_data = worker->refused;
       return false;
     }
     if (const std::string why = WhyOtherPlan(*worker, speaker); !why.empty()) {
@@ -284,6 +285,14 @@ bool IsUnexplained(const Job& job) {
   });
 }
 
+// Whatever was another data on their nodes has been put back.
+void NoteSameData(const Members& members, Job& job) {
+  for (const Worker* worker : members) {
+    const auto excluded = job.excluded.find(worker->node_id);
+    if (excluded != job.excluded.end()) excluded->second.other_data = false;
+  }
+}
+
 void Form(Context& context, Job& job, const Members& members) {
   NameLostRanks(context, job);
   ForgetSilentLinks(job);
@@ -295,6 +304,7 @@ void Form(Context& context, Job& job, const Members& members) {
   job.generation = GenerationState{};
   job.generation.message = Deal(job, highest + 1, members);
   for (Worker* worker : members) worker->member_of = highest + 1;
+  NoteSameData(members, job);
   TellCheckpoint(job, previous, &job.generation.message);
   job.suspected = absl::InfiniteFuture();
   job.cuts.clear();

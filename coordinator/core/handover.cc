@@ -109,7 +109,7 @@ void NoteFailedRelief(Context& context, Job& job, Slot& slot) {
   const Worker& worker = *slot.worker;
   job.relieve_again = context.now + kAgainAfter;
   if (IsForGood(worker) || MayStartLater(worker)) {
-    ExcludeNode(context, job, worker.node_id, Cause(worker));
+    ExcludeNode(context, job, worker.node_id, Cause(worker), HasOtherData(worker));
   }
   AppendNotice(context, job,
                absl::StrCat(OnNode(worker), " was to relieve rank ", slot.relieves,

@@ -24,6 +24,10 @@
 namespace lockstep::coordinator {
 namespace {
 
+// Of a node with other data the span doubles so often: a look there costs little, and whoever mends
+// it need not wait for long.
+constexpr int kOtherDataDoublings = 2;
+
 // Some other host has ended it, or its user: no sign that it would end so again.
 bool IsAccident(const Worker& worker) {
   return worker.exited &&
@@ -143,19 +147,6 @@ bool AwaitsOtherHosts(const Job& job) {
     }
     return AnyElsewhere(job, worker, [](const Worker& other) { return !other.ready.has_value(); });
   });
-}
-
-// ExcludeNode for the node of this worker, and says so.
-void Exclude(Context& context, Job& job, const Worker& worker) {
-  if (worker.node_id.empty()) return;
-  const absl::Duration span = ExcludeNode(context, job, worker.node_id, Cause(worker));
-  if (span == absl::ZeroDuration()) return;
-  NoteNodeFailure(context, worker.node_id,
-                  absl::StrCat("rank ", worker.slot, " of job ", job.id, " could not begin there"),
-                  job.id);
-  AppendNotice(context, job,
-               absl::StrCat(SayFailed(job, worker), "; for ", DurationText(span),
-                            " no worker of this job is started on ", worker.host));
 }
 
 // Returns whether the worker's agent leaves, and ends it.
@@ -431,16 +422,34 @@ bool SpendRestart(Job& job) {
 }
 
 absl::Duration ExcludeNode(Context& context, Job& job, const std::string& node_id,
-                           const std::string& reason) {
+                           const std::string& reason, bool other_data) {
   if (IsExcluded(job, node_id, context.now)) return absl::ZeroDuration();
   const Options& options = context.state.options;
   Exclusion& exclusion = job.excluded[node_id];
   exclusion.reason = reason;
-  const int doublings = std::min(exclusion.times++, 16);
+  exclusion.other_data = other_data;
+  const int doublings = std::min(exclusion.times++, other_data ? kOtherDataDoublings : 16);
   const absl::Duration span =
       std::min(options.exclude_most, options.exclude_for * (int64_t{1} << doublings));
   exclusion.until = context.now + span;
   return span;
+}
+
+void Exclude(Context& context, Job& job, const Worker& worker) {
+  if (worker.node_id.empty()) return;
+  const bool other_data = HasOtherData(worker);
+  const absl::Duration span = ExcludeNode(context, job, worker.node_id, Cause(worker), other_data);
+  if (span == absl::ZeroDuration()) return;
+  std::string text = absl::StrCat(SayFailed(job, worker), "; for ", DurationText(span),
+                                  " no worker of this job is started on ", worker.host);
+  if (other_data) {
+    absl::StrAppend(&text, ", and then only when no other node has room");
+  } else {
+    NoteNodeFailure(
+        context, worker.node_id,
+        absl::StrCat("rank ", worker.slot, " of job ", job.id, " could not begin there"), job.id);
+  }
+  AppendNotice(context, job, text);
 }
 
 void StartLife(Context& context, Job& job, Slot& slot) {

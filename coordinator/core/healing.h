@@ -44,10 +44,13 @@ int64_t NewestCommitted(const Job& job);
 // says of which fault it is a part (0: of none).
 void Retire(Context& context, Job& job, Slot& slot, int64_t fault);
 
-// Starts no worker of the job on the node for a while, longer each time. Returns for how long; zero
-// when it is excluded already.
+// Starts no worker of the job on the node for a while, longer each time, and with `other_data`
+// (Exclusion) on others first after it. Returns for how long; zero when it is excluded already.
 absl::Duration ExcludeNode(Context& context, Job& job, const std::string& node_id,
-                           const std::string& reason);
+                           const std::string& reason, bool other_data = false);
+
+// ExcludeNode for the node of this worker, whose failure is that node's (IsForGood), and says so.
+void Exclude(Context& context, Job& job, const Worker& worker);
 
 // A new life for the place, on its node or on one that has room.
 void StartLife(Context& context, Job& job, Slot& slot);

@@ -38,6 +38,7 @@ void FillIn(const Worker& worker, WorkerRecord& record) {
   record.set_node_lost(worker.node_lost);
   record.set_refused(worker.refused);
   record.set_end_unknown(worker.end_unknown);
+  record.set_other_data(worker.other_data);
   *record.mutable_allocation() = worker.allocation;
 }
 
@@ -104,6 +105,7 @@ void FromRecord(const WorkerRecord& record, Worker& worker, absl::Time now) {
   worker.node_lost = record.node_lost();
   worker.refused = record.refused();
   worker.end_unknown = record.end_unknown();
+  worker.other_data = record.other_data();
   worker.since = now;
   if (worker.dead() || worker.failed || worker.verdict_serial != 0) worker.failed_at = now;
 }
@@ -250,6 +252,7 @@ JobRecord ToRecord(const Job& job) {
     excluded.set_node_id(node_id);
     excluded.set_reason(exclusion.reason);
     excluded.set_times(exclusion.times);
+    excluded.set_other_data(exclusion.other_data);
   }
   for (const std::string& node_id : job.left_nodes) record.add_left_nodes(node_id);
   record.set_timed_out(job.timed_out);
@@ -324,7 +327,8 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   job.first_cause = record.first_cause();
   // The node may be tried again at once: for how long it was excluded is not known any more.
   for (const ExcludedNode& excluded : record.excluded()) {
-    job.excluded[excluded.node_id()] = {excluded.reason(), excluded.times(), now};
+    job.excluded[excluded.node_id()] = {excluded.reason(), excluded.times(), now,
+                                        excluded.other_data()};
   }
   job.timed_out = record.timed_out();
   if (record.pauses()) job.starts_again_at = now;

@@ -174,10 +174,14 @@ bool HasWorkerOn(const Job& job, const std::set<std::string>& nodes) {
 }
 
 // Returns whether the node has room for one more worker of the job; when the job can do without it
-// for a while, a node that is kept for another has none.
-bool HasRoom(const Context& context, const Job& job, const Node& node, bool may_wait) {
+// for a while, a node that is kept for another has none. Only where its data was another
+// (Exclusion) with `other_data`, else only where it was not.
+bool HasRoom(const Context& context, const Job& job, const Node& node, bool may_wait,
+             bool other_data) {
   if (may_wait && context.state.kept_nodes.count(node.id) != 0) return false;
-  return Room(context.state, job, node, context.now) > 0;
+  const auto excluded = job.excluded.find(node.id);
+  const bool had_other = excluded != job.excluded.end() && excluded->second.other_data;
+  return had_other == other_data && Room(context.state, job, node, context.now) > 0;
 }
 
 // Returns whether a worker of the job that relieves another may have a node that is kept: one of
@@ -218,13 +222,17 @@ bool IsTooSmallToLeave(const Job& job) {
 void PlaceUnplaced(Context& context, Job& job) {
   if (job.ending || !WaitsForNode(job) || (job.drain && !IsTooSmallToLeave(job))) return;
   State& state = context.state;
-  std::array<std::map<std::string, Node>::iterator, 2> next{state.nodes.begin(),
-                                                            state.nodes.begin()};
-  const auto find = [&](bool may_wait) -> Node* {
-    for (auto& it = next[may_wait ? 1 : 0]; it != state.nodes.end(); ++it) {
-      if (HasRoom(context, job, it->second, may_wait)) return &it->second;
+  std::array<std::map<std::string, Node>::iterator, 3> next;
+  next.fill(state.nodes.begin());
+  const auto look = [&](size_t place, bool may_wait, bool other_data) -> Node* {
+    for (auto& it = next[place]; it != state.nodes.end(); ++it) {
+      if (HasRoom(context, job, it->second, may_wait, other_data)) return &it->second;
     }
     return nullptr;
+  };
+  const auto find = [&](bool may_wait) -> Node* {
+    Node* const node = look(may_wait ? 1 : 0, may_wait, /*other_data=*/false);
+    return node != nullptr || may_wait ? node : look(2, may_wait, /*other_data=*/true);
   };
   bool placed = false;
   for (Slot& slot : job.slots) {
@@ -318,8 +326,11 @@ void PlaceLife(Context& context, const Job& job, Slot& slot) {
 }
 
 Node* FindRoom(Context& context, const Job& job, bool may_wait) {
-  for (auto& [id, node] : context.state.nodes) {
-    if (HasRoom(context, job, node, may_wait)) return &node;
+  for (const bool other_data : {false, true}) {
+    if (other_data && may_wait) break;
+    for (auto& [id, node] : context.state.nodes) {
+      if (HasRoom(context, job, node, may_wait, other_data)) return &node;
+    }
   }
   return nullptr;
 }

@@ -31,7 +31,8 @@ bool WaitsForNode(const Job& job);
 void PlaceLife(Context& context, const Job& job, Slot& slot);
 
 // A node with room for one more worker of the job. `may_wait`: the job goes on without it, so it
-// leaves the nodes alone that are kept for a job which waits. Null: there is none.
+// leaves the nodes alone that are kept for a job which waits, and those whose data was another,
+// which else come last. Null: there is none.
 Node* FindRoom(Context& context, const Job& job, bool may_wait = false);
 
 // The same for a worker that is to relieve one on a drained node, which does not wait: only a node

@@ -15,8 +15,13 @@ namespace {
 // A spare that ends is started again so much after its last start.
 constexpr absl::Duration kAgainAfter = absl::Seconds(10);
 
-// One that would end so again is given up, and with it the wish for any.
+// One that would end so again is given up, and with it the wish for any; for its node's data only
+// that node.
 void Replace(Context& context, Job& job, Slot& slot) {
+  if (HasOtherData(*slot.worker)) {
+    Exclude(context, job, *slot.worker);
+    return Retire(context, job, slot, /*fault=*/0);
+  }
   if (IsForGood(*slot.worker)) {
     job.no_standby = true;
     AppendNotice(context, job,
@@ -66,7 +71,7 @@ void KeepStandbys(Context& context, Job& job) {
 Slot* FindStandby(Job& job) {
   Slot* best = nullptr;
   for (Slot& slot : job.slots) {
-    if (!slot.standby || slot.vacant()) continue;
+    if (!slot.standby || slot.vacant() || slot.unplaced()) continue;
     const Worker& worker = *slot.worker;
     if (!worker.serves() || Failed(worker)) continue;
     const bool better = best == nullptr || (worker.ready && !best->worker->ready) ||

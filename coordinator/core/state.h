@@ -77,6 +77,7 @@ struct alignas(64) Worker {
   bool node_lost = false;
   // Another life of it there would be refused again: another build, another kind of device.
   bool refused = false;
+  bool other_data = false;   // refused since its data is not that of the others
   bool end_unknown = false;  // it has exited, and no agent knows how any more
 
   // Signs of life. InfinitePast until its first hello.
@@ -174,6 +175,9 @@ struct Exclusion {
   std::string reason;
   int times = 0;  // that it was excluded; each doubles the time
   absl::Time until = absl::InfinitePast();
+  // Its data was another: nothing is wrong with it, and the job's other nodes come first, also
+  // after `until`.
+  bool other_data = false;
 };
 
 struct GenerationState {

@@ -107,6 +107,7 @@ bool ParseWorkerReport(const Command& command, WorkerMessage& message) {
   } else if (command.verb() == "failed") {
     message.mutable_failed()->set_code(static_cast<int>(command.number("code", 13)));
     message.mutable_failed()->set_message(command.text("message"));
+    if (command.flag("other_data")) message.mutable_failed()->set_kind(WorkerFailed::OTHER_DATA);
   } else if (command.verb() == "eval") {
     message.mutable_eval()->set_step(command.number("step"));
     double accuracy = 0;

@@ -2,11 +2,17 @@
 #include "worker/checkpoint/run_data.h"
 
 #include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "worker/checkpoint/checkpoint_identity.h"
 
 namespace lockstep::worker {
+namespace {
+
+constexpr char kOtherData[] = "lockstep/other-data";
+
+}  // namespace
 
 const checkpoint::FoundCheckpoint* FindRunData(const checkpoint::FolderContents& contents,
                                                const std::string& run) {
@@ -30,12 +36,16 @@ absl::Status CheckRunData(const ResumeSource& source, DataIdentity* data,
   const std::string why =
       absl::StrCat(difference, " when this run began, as the checkpoint ", found->path, " says");
   if (source.reproducible) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    absl::Status other = absl::FailedPreconditionError(absl::StrCat(
         why, ", and a worker that starts now would train on other samples than the others: put ",
         "back what it was"));
+    other.SetPayload(kOtherData, absl::Cord());
+    return other;
   }
   LS_LOG_WARNING << why << "; workers train on other samples than each other (reproducible: false)";
   return absl::OkStatus();
 }
+
+bool IsOtherData(const absl::Status& status) { return status.GetPayload(kOtherData).has_value(); }
 
 }  // namespace lockstep::worker

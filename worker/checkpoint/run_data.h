@@ -21,10 +21,12 @@ const checkpoint::FoundCheckpoint* FindRunData(const checkpoint::FolderContents&
 
 // Checks whether `data` is what the run of `source` began with, as far as its checkpoints in the
 // job's own folder say. Reads the files only where they may have changed. Blocks for the disk.
-// Errors: FailedPrecondition, naming what differs; where the job is not reproducible that is a
-// warning.
+// Errors: FailedPrecondition, naming what differs, for which IsOtherData is true; where the job is
+// not reproducible that is a warning.
 absl::Status CheckRunData(const ResumeSource& source, DataIdentity* data,
                           const checkpoint::GoOn& go_on);
+// Returns whether `status` is that error of CheckRunData.
+bool IsOtherData(const absl::Status& status);
 
 }  // namespace lockstep::worker
 

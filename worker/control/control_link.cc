@@ -174,13 +174,15 @@ bool ControlLink::HasEnded(int64_t generation) const {
   return machine_.HasEnded(generation);
 }
 
-void ControlLink::SendFailed(int64_t generation, const absl::Status& status) {
+void ControlLink::SendFailed(int64_t generation, const absl::Status& status,
+                             WorkerFailed::Kind kind) {
   {
     absl::MutexLock lock(&mu_);
     WorkerMessage message = machine_.NewMessage();
     message.mutable_failed()->set_generation(generation);
     message.mutable_failed()->set_code(static_cast<int>(status.code()));
     message.mutable_failed()->set_message(std::string(status.message()));
+    message.mutable_failed()->set_kind(kind);
     session_->Send(message);
   }
   session_->Flush(kFarewell);

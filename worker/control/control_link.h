@@ -93,7 +93,8 @@ class ControlLink {
   // Returns whether the coordinator is heard: a connection to it is up.
   bool connected() const { return connected_.load(std::memory_order_relaxed); }
   // Says why the worker gives up; waits a moment for the message to leave.
-  void SendFailed(int64_t generation, const absl::Status& status);
+  void SendFailed(int64_t generation, const absl::Status& status,
+                  WorkerFailed::Kind kind = WorkerFailed::UNSPECIFIED);
 
  private:
   void OnCommand(const WorkerCommand& command);

@@ -153,11 +153,12 @@ TEST_F(ControlLinkTest, TheLostRankIsNamed) {
 }
 
 TEST_F(ControlLinkTest, LastWordsLeaveBeforeTheWorker) {
-  link_.SendFailed(5, absl::NotFoundError("no data"));
+  link_.SendFailed(5, absl::NotFoundError("no data"), WorkerFailed::OTHER_DATA);
   const auto sent = wire_.Sent();
   ASSERT_THAT(sent, SizeIs(1));
   EXPECT_EQ(sent[0].failed().code(), static_cast<int>(absl::StatusCode::kNotFound));
   EXPECT_EQ(sent[0].failed().message(), "no data");
+  EXPECT_EQ(sent[0].failed().kind(), WorkerFailed::OTHER_DATA);
   absl::MutexLock lock(&wire_.mu);
   EXPECT_TRUE(wire_.flushed);
 }

@@ -64,6 +64,8 @@ TEST_F(RunDataTest, WhatWasReplacedIsRefused) {
   const absl::Status refused = Check();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(refused.message(), HasSubstr("train.csv is not what it was when this run began"));
+  EXPECT_TRUE(IsOtherData(refused));
+  EXPECT_FALSE(IsOtherData(absl::FailedPreconditionError("no such device")));
   EXPECT_TRUE(Check("run", /*reproducible=*/false).ok());
   EXPECT_TRUE(Check("another run").ok());
 }
