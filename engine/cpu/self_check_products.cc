@@ -386,6 +386,18 @@ void CheckWidening(KernelComparison* compare) {
     }
     t.simd->round_pairs(values.data(), kPairs, out);
   });
+  // Whole blocks without NaN, and with one in each vector of a block.
+  constexpr int64_t kBlocks = 5, kBlock = 64;
+  compare->Run("round_pairs", [&](const KernelTables& t, float* out) {
+    std::vector<float> values = MadeValues(13, kBlocks * kBlock);
+    for (size_t i = 0; i < std::size(kRounded); ++i) {
+      if (i != 6) values[8 * i + i] = std::bit_cast<float>(kRounded[i]);
+    }
+    for (size_t block = 1; block < kBlocks; ++block) {
+      values[block * kBlock + 16 * block - 11] = std::bit_cast<float>(kRounded[6]);
+    }
+    t.simd->round_pairs(values.data(), kBlocks * kBlock / 2, out);
+  });
 }
 
 // ---- the other kernels of products ----

@@ -27,6 +27,7 @@
 // The low halves. Left alone, GCC 12 takes three steps for it.
 #define LS_SIMD_HALVES(x) _mm512_maskz_cvtepi32_epi16(0xFFFF, (__m512i)(x))
 #define LS_SIMD_NEAREST_BF16(x) NearestNumbersOrNan((__m512)(x))
+#define LS_SIMD_ROUND_EXCHANGED(from, to) RoundExchanged(from, to)
 #include "engine/cpu/simd/simd_kernels.inc"
 // After the kernels whose vector types it uses.
 #include "engine/cpu/simd/row_kernels.inc"
