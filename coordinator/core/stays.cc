@@ -51,8 +51,11 @@ bool KeepEnough(Job& job) {
     if (slot.works() && slot.unplaced()) unplaced.push_back(&slot);
     if (slot.vacant() || !Able(job, *slot.worker)) continue;
     if (slot.works()) ++able;
-    if (!slot.wanted && IsMember(job, *slot.worker)) leaving.push_back(&slot);
+    if (!slot.wanted && slot.worker->serves()) leaving.push_back(&slot);
   }
+  // One that came to take over, and does not now, can do as well, if none that has the state does.
+  std::stable_partition(leaving.begin(), leaving.end(),
+                        [&](const Slot* slot) { return IsMember(job, *slot->worker); });
   const int missing = job.least_workers() - able;
   if (missing <= 0) return false;
   const auto count = static_cast<size_t>(missing);
