@@ -110,7 +110,7 @@ void Checkpointer::Prepare(const std::string& writer) {
 }
 
 void Checkpointer::FindDataOfRun() {
-  if (std::exchange(data_found_, true)) return;
+  if (data_found_) return;
   const absl::StatusOr<checkpoint::FolderContents> contents =
       checkpoint::FindCheckpoints(settings_.storage, settings_.folder);
   const checkpoint::FoundCheckpoint* const found =
@@ -126,6 +126,8 @@ void Checkpointer::FindDataOfRun() {
     });
     if (!data_.empty()) data_stamp_ = settings_.identity.data_stamp;
   }
+  // What cannot be read now may say it later.
+  data_found_ = !data_.empty() || (contents.ok() && contents->unread.ok());
 }
 
 void Checkpointer::SetDataOfRun(checkpoint::Manifest* manifest) {

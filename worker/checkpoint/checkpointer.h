@@ -184,7 +184,7 @@ class Checkpointer {
   // Makes the folder and removes what is left in it of dead writers. In the thread.
   void Prepare(const std::string& writer);
   // Finds out once what the job's data was when this run began: what a checkpoint of the run says,
-  // or what this worker opened. In the thread.
+  // or what this worker opened. Looks again where the folder could not be read. In the thread.
   void FindDataOfRun();
   void SetDataOfRun(checkpoint::Manifest* manifest);
   // Notes once where the checkpoints of this run are. In the thread.
@@ -217,7 +217,7 @@ class Checkpointer {
   bool noted_ = false;                      // where checkpoints are; the thread's
   bool began_ = false;                      // it is here since the run began, or went on
   bool data_asked_ = false;                 // the thread was, for FindDataOfRun
-  bool data_found_ = false;                 // it has been called; the thread's
+  bool data_found_ = false;                 // it knows all there is to know; the thread's
   std::vector<checkpoint::DataRecord> data_;  // what it found; the thread's
   uint64_t data_stamp_ = 0;                   // likewise
   std::atomic<int64_t> data_moves_{0};        // counts what was read of the data

@@ -326,6 +326,33 @@ TEST_F(CheckpointerTest, WhoCameLaterDoesNotTellWhatTheRunBeganWith) {
   EXPECT_TRUE(NewestData(folder_).empty());
 }
 
+// A disk that fails for a moment does not leave it unknown for the rest of the run.
+TEST_F(CheckpointerTest, WhatTheRunBeganWithIsLookedForAgainWhereTheFolderCouldNotBeRead) {
+  const std::vector<checkpoint::DataRecord> before = {{"train.csv", 9, 1}};
+  {
+    Job job(folder_, 1);
+    job.FindData([&](int) { return before; });
+    job.Enter();
+    job.Step();
+    job.Complete();
+  }
+  std::atomic<int> reads{0};
+  absl::Notification looked;
+  Job job(folder_, 1);
+  job.Connect();
+  auto& rank = job.ranks()[0];
+  rank.storage->BeforeReads([&](const std::string&) {  // first for what dead writers left
+    const int read = reads.fetch_add(1) + 1;
+    if (read == 2) looked.Notify();
+    return read <= 2 ? absl::UnavailableError("I/O error") : absl::OkStatus();
+  });
+  rank.checkpointer->Enter(*rank.communicator, /*step=*/7, /*saved=*/false, job.copies());
+  looked.WaitForNotification();
+  job.Step();
+  job.Complete();
+  EXPECT_EQ(NewestData(folder_), before);
+}
+
 TEST_F(CheckpointerTest, NothingIsWrittenWhereTheFolderIsNotMountedAnyMore) {
   Job job(folder_, 1);
   job.Enter();
