@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/survivors.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -30,7 +31,8 @@ void Survivors::NoteLost(const GroupSpec& group, const GroupEnd& end) {
 
 absl::StatusOr<std::string> Survivors::SaveTogether(const Parts& parts) {
   if (!last_.has_value()) return absl::FailedPreconditionError("no step was made");
-  int64_t number = last_->generation();
+  // A number that was given up in Connect is of no use any more.
+  int64_t number = std::max<int64_t>(last_->generation(), parts.newest_generation);
   absl::StatusOr<std::string> saved;
   for (const bool near : {false, true}) {
     const Generation left = SurvivorsOf(*last_, ++number, [&](const Member& member) {

@@ -6,6 +6,7 @@
 #ifndef LOCKSTEP_WORKER_SURVIVORS_H_
 #define LOCKSTEP_WORKER_SURVIVORS_H_
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -29,6 +30,7 @@ class Survivors {
   void NoteLost(const GroupSpec& group, const GroupEnd& end);
 
   struct Parts {
+    int64_t newest_generation = 0;  // that this worker has seen, and may not have come into
     const WorkerBootstrap* bootstrap = nullptr;
     LifePage* life = nullptr;
     Transport* transport = nullptr;

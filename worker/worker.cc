@@ -306,9 +306,12 @@ class Worker {
   absl::Status RunIn(const Generation& generation, const GroupSpec& group) {
     // Who is there waits for the others as for any start: a death among them ends it at once.
     const absl::Time deadline = clock_->Now() + job::StartTimeout(job_);
-    link_.WatchGeneration(highest_generation_, [this](const std::string& reason) {
-      transport_->AbortConnect(highest_generation_, reason);
-    });
+    link_.WatchGeneration(
+        highest_generation_,
+        [this](const std::string& reason) {
+          transport_->AbortConnect(highest_generation_, reason);
+        },
+        /*connecting=*/true);
     absl::StatusOr<std::unique_ptr<Communicator>> connected = transport_->Connect(group, deadline);
     if (!connected.ok()) {
       return Leave(group, connected.status(),
@@ -438,7 +441,8 @@ class Worker {
     if (absl::IsNotFound(saved.status())) {
       trainer_->WaitForCopy();
       last_communicator_.reset();
-      saved = survivors_.SaveTogether({&bootstrap_, life_, transport_.get(), trainer_.get(), clock_,
+      saved = survivors_.SaveTogether({highest_generation_, &bootstrap_, life_, transport_.get(),
+                                       trainer_.get(), clock_,
                                        [this](const Generation& left, Communicator* communicator) {
                                          highest_generation_ = left.generation();
                                          return LookAtFolders(left, communicator);

@@ -76,11 +76,11 @@ absl::StatusOr<std::optional<Generation>> ControlLink::WaitForGeneration(int64_t
   return std::make_optional(machine_.TakeGeneration(after));
 }
 
-void ControlLink::WatchGeneration(int64_t generation,
-                                  std::function<void(const std::string&)> abort) {
+void ControlLink::WatchGeneration(int64_t generation, std::function<void(const std::string&)> abort,
+                                  bool connecting) {
   absl::MutexLock lock(&mu_);
   abort_ = std::move(abort);
-  CarryOut(machine_.Watch(generation));
+  CarryOut(machine_.Watch(generation, connecting));
 }
 
 void ControlLink::UnwatchGeneration() {
@@ -97,7 +97,7 @@ std::optional<Exit> ControlLink::exit_requested() const {
 void ControlLink::LoseCoordinator() {
   {
     absl::MutexLock lock(&mu_);
-    machine_.LoseCoordinator();
+    CarryOut(machine_.LoseCoordinator());
     drain_.store(machine_.drain(), std::memory_order_relaxed);
   }
   changed_.NotifyAll();

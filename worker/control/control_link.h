@@ -50,8 +50,10 @@ class ControlLink {
 
   // While a generation runs, `abort` is called (on the session's thread, with a lock held: it does
   // not call back) with the reason when the coordinator ends the generation or wants the worker to
-  // leave. At most one at a time; called at once if it has ended already.
-  void WatchGeneration(int64_t generation, std::function<void(const std::string&)> abort);
+  // leave; with `connecting`, while its members connect to each other, also when the coordinator is
+  // lost (on that caller's thread). At most one at a time; called at once if it has ended already.
+  void WatchGeneration(int64_t generation, std::function<void(const std::string&)> abort,
+                       bool connecting = false);
   void UnwatchGeneration();
 
   // Returns whether the job is to stop after a step that all agree on.

@@ -8,6 +8,11 @@
 #include "common/protocol_version.h"
 
 namespace lockstep::worker {
+namespace {
+
+constexpr char kLost[] = "the coordinator is gone for good";
+
+}  // namespace
 
 ControlMachine::ControlMachine(const WorkerBootstrap& bootstrap, int64_t pid)
     : bootstrap_(bootstrap),
@@ -147,13 +152,23 @@ ControlMachine::Effects ControlMachine::Offer(const CheckpointOffer& offer) {
   return effects;
 }
 
-ControlMachine::Effects ControlMachine::Watch(int64_t generation) {
+ControlMachine::Effects ControlMachine::LoseCoordinator() {
+  lost_ = drain_ = true;
+  Effects effects;
+  if (watched_ != 0 && connecting_) effects.abort = kLost;
+  return effects;
+}
+
+ControlMachine::Effects ControlMachine::Watch(int64_t generation, bool connecting) {
   watched_ = generation;
+  connecting_ = connecting;
   Effects effects;
   if (exit_.has_value()) {
     effects.abort = exit_->reason();
   } else if (HasEnded(generation)) {
     effects.abort = end_reason_;
+  } else if (lost_ && connecting) {
+    effects.abort = kLost;
   }
   return effects;
 }

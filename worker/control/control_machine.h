@@ -43,8 +43,8 @@ class ControlMachine {
   // is, where the agent said whose the worker is.
   Effects Command(const WorkerCommand& command);
   // No coordinator comes back, says the agent: a generation that runs is to stop after a step that
-  // all agree on, and who is in none leaves.
-  void LoseCoordinator() { lost_ = drain_ = true; }
+  // all agree on, and who is in none leaves; one whose members still connect ends.
+  Effects LoseCoordinator();
 
   // ---- the main thread ----
   // A message in this worker's name, still empty.
@@ -55,8 +55,9 @@ class ControlMachine {
   Effects Ready(const WorkerReady& ready);
   // All its work is done and durable.
   Effects Finished(const WorkerFinished& finished);
-  // `generation` runs from now on: its end is an effect, now if it has ended already.
-  Effects Watch(int64_t generation);
+  // `generation` runs from now on, or with `connecting` its members connect to each other, which is
+  // no use without a coordinator: its end is an effect, now if it has ended already.
+  Effects Watch(int64_t generation, bool connecting = false);
   void Unwatch() { watched_ = 0; }
   // A checkpoint is to appear, or has; said again after a reconnect until there is a verdict on it.
   Effects Offer(const CheckpointOffer& offer);
@@ -100,6 +101,7 @@ class ControlMachine {
   bool lost_ = false;
   int64_t regroup_ = 0;
   int64_t watched_ = 0;
+  bool connecting_ = false;  // the members of the watched one are
   int64_t ended_through_ = 0;
   std::string end_reason_;
   std::optional<WorkerMessage> offer_;  // without a verdict

@@ -117,6 +117,14 @@ TEST_F(ControlLinkTest, AnAbortReachesTheWatchedGenerationOnly) {
   EXPECT_EQ(reason, "");
 }
 
+TEST_F(ControlLinkTest, WhoConnectsIsToldThatTheCoordinatorIsGoneForGood) {
+  std::string reason;
+  link_.WatchGeneration(
+      2, [&](const std::string& why) { reason = why; }, /*connecting=*/true);
+  link_.LoseCoordinator();
+  EXPECT_EQ(reason, "the coordinator is gone for good");
+}
+
 TEST_F(ControlLinkTest, AReconnectSaysReadyAgain) {
   wire_.callbacks.on_connection(true, "");
   link_.SendReady({});

@@ -150,6 +150,17 @@ TEST_F(ControlMachineTest, ExitEndsWhateverIsWatchedAndTheFirstReasonStays) {
   EXPECT_EQ(machine_.exit()->reason(), "the job is over");
 }
 
+TEST_F(ControlMachineTest, WithoutACoordinatorNobodyGoesOnConnecting) {
+  machine_.Watch(4);
+  EXPECT_FALSE(machine_.LoseCoordinator().abort.has_value()) << "it stops after a step";
+  EXPECT_TRUE(machine_.Watch(5, /*connecting=*/true).abort.has_value());
+  ControlMachine other({}, 7);
+  other.Watch(4, /*connecting=*/true);
+  EXPECT_EQ(other.LoseCoordinator().abort, "the coordinator is gone for good");
+  other.Watch(4);
+  EXPECT_FALSE(other.LoseCoordinator().abort.has_value());
+}
+
 TEST_F(ControlMachineTest, TheStandingMessageIsSaidAgainWhileItIsTrue) {
   EXPECT_THAT(machine_.Connected().messages, IsEmpty());
   EXPECT_THAT(machine_.Ready(ReadyAfter(7)).messages, SizeIs(1));
