@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/client/access.h"
 #include "coordinator/client/channel.h"
@@ -159,6 +160,25 @@ TEST_F(CallsTest, UsersHaveTheirOwnJobs) {
   struct stat info = {};
   ASSERT_EQ(::stat((folder_ + "/audit.jsonl").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(CallsTest, TheAuditSaysWhichNodesHaveJoinedAndWhichWereRefused) {
+  FakeAgent agent(server_->address(), TokenFor("node7", ROLE_JOIN));
+  agent.WaitForWorkers(0);
+  FakeAgent other(server_->address(), TokenFor("node8", ROLE_JOIN));
+  const AgentCommand refusal =
+      other.inbox.WaitFor([](const AgentCommand& command) { return command.has_rejected(); });
+  EXPECT_EQ(refusal.rejected().kind(), Rejected::OTHER_OWNER);
+  std::ifstream file(folder_ + "/audit.jsonl");
+  std::vector<std::string> joins;
+  for (std::string line; std::getline(file, line);) {
+    if (absl::StrContains(line, R"("what":"join")")) joins.push_back(line);
+  }
+  ASSERT_GE(joins.size(), 2u);
+  EXPECT_THAT(joins[0], HasSubstr(R"("user":"node7")"));
+  EXPECT_THAT(joins[0], HasSubstr(R"("outcome":"ok")"));
+  EXPECT_THAT(joins[1], HasSubstr(R"("user":"node8")"));
+  EXPECT_THAT(joins[1], HasSubstr(R"("outcome":"permission_denied")"));
 }
 
 TEST_F(CallsTest, AWorkersTokenIsGoodForItsOwnStreamAlone) {
