@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The launcher's JSON: what docs/json_output.md says, numbers as numbers, and nothing in it that a
 // terminal obeys.
+#include <fstream>
 #include <iostream>
 #include <sstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/timestamp.pb.h"
@@ -184,6 +186,12 @@ TEST_F(JsonOutput, OfAResult) {
   }
   EXPECT_TRUE(result["peak_rss_bytes"][0].is_number_integer());
   EXPECT_TRUE(result["eval"]["samples"].is_number_integer());
+  std::ifstream file(LOCKSTEP_SOURCE_DIR "/docs/json_result.md");
+  std::stringstream page;
+  page << file.rdbuf();
+  for (const auto& [key, value] : result["eval"].items()) {
+    EXPECT_THAT(page.str(), ::testing::HasSubstr(absl::StrCat("`", key, "`")));
+  }
   EXPECT_TRUE(result["faults"][0]["victims"][0].is_number_integer());
   EXPECT_TRUE(result["faults"][0]["last_lines"][0].is_string());
   EXPECT_TRUE(result["model"]["sha256"].is_string());
