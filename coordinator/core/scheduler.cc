@@ -198,7 +198,8 @@ void PlaceBy(Context& context, const Job& job, Slot& slot, Find find) {
   // A place that never had a worker, a spare's or one that was lent is no loss to the job.
   const bool may_wait = slot.lives <= job.lives + 1 || slot.standby || slot.lent;
   const auto own = state.nodes.find(slot.node_id);
-  if (own != state.nodes.end() && HasRoom(context, job, own->second, may_wait)) {
+  if (own != state.nodes.end() &&
+      HasRoom(context, job, own->second, may_wait, /*other_data=*/false)) {
     return PutOn(context, job, slot, own->second);
   }
   Node* node = find(may_wait);
