@@ -157,7 +157,11 @@ class Worker {
     const bool evaluates = data_.test != nullptr;
     LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
     if (SavesCheckpoints()) data_identity_ = std::make_unique<DataIdentity>(source, evaluates);
-    if (!over_hosts_) return absl::OkStatus();
+    if (!over_hosts_) {
+      data_stamp_ =
+          data_identity_ != nullptr ? data_identity_->stamp() : data::StampFiles(source, evaluates);
+      return absl::OkStatus();
+    }
     LS_ASSIGN_OR_RETURN(data_files_, data::FingerprintFiles(source, {.test = evaluates}));
     if (data_identity_ != nullptr) data_identity_->Know(data_files_);
     board_.Moved();
@@ -221,9 +225,12 @@ class Worker {
       return records;
     };
     // Whoever takes a dead worker's place has opened the files anew.
-    LS_RETURN_IF_ERROR(WorkOnDisk(&board_, clock_, [this](const std::function<bool()>& go_on) {
-      return CheckRunData(resume_, data_identity_.get(), go_on);
-    }));
+    const auto check = [this](const std::function<bool()>& go_on) -> absl::Status {
+      LS_ASSIGN_OR_RETURN(const bool compared, CheckRunData(resume_, data_identity_.get(), go_on));
+      if (compared) data_stamp_ = 0;
+      return absl::OkStatus();
+    };
+    LS_RETURN_IF_ERROR(WorkOnDisk(&board_, clock_, check));
     LS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(settings));
     trainer_->SaveWith(checkpointer_.get(), &resume_);
     return absl::OkStatus();
@@ -280,6 +287,7 @@ class Worker {
       told.set_bytes(static_cast<int64_t>(file.bytes));
       told.set_hash(file.hash);
     }
+    ready.set_data_stamp(data_stamp_);
     link_.SendReady(ready);
     return absl::OkStatus();
   }
@@ -469,6 +477,7 @@ class Worker {
   ProgressBoard board_;
   JobData data_;
   std::vector<data::FileFingerprint> data_files_;  // where FingerprintData looked
+  uint64_t data_stamp_ = 0;                        // WorkerReady::data_stamp
   std::unique_ptr<Transport> transport_;
   // Of the generation that this worker was in last; what was reduced in it stays readable.
   std::unique_ptr<Communicator> last_communicator_;

@@ -17,6 +17,7 @@
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/reachability.h"
+#include "coordinator/core/same_data.h"
 #include "coordinator/core/secrets.h"
 #include "coordinator/core/stays.h"
 
@@ -28,9 +29,6 @@ constexpr int kExitNotAdmitted = 5;
 bool Reproducible(const Job& job) {
   return !job.spec().train().has_reproducible() || job.spec().train().reproducible();
 }
-
-// In the order of their places.
-using Members = std::vector<Worker*>;
 
 // The first one that holds the job's state speaks for all.
 const Worker& Speaker(const Job& job, const Members& members) {
@@ -65,36 +63,6 @@ std::string WhyOtherBits(const Job& job, const Worker& worker, const Worker& spe
                       ") computes other bits than that of rank ", speaker.slot, " (",
                       speaker.ready->device_description(),
                       "); use one kind of device or set train.reproducible: false");
-}
-
-// Why the data of `worker` are not those of `first`, on another host; empty: nothing says so.
-std::string OtherData(const Worker& worker, const Worker& first) {
-  for (const DataFile& expected : first.ready->data()) {
-    for (const DataFile& file : worker.ready->data()) {
-      if (file.path() != expected.path()) continue;
-      if (file.bytes() == expected.bytes() && file.hash() == expected.hash()) continue;
-      const std::string what = file.bytes() == expected.bytes()
-                                   ? "is as long on both and has other bytes"
-                                   : absl::StrCat("has ", file.bytes(), " bytes on ", worker.host,
-                                                  " and ", expected.bytes(), " on ", first.host);
-      return absl::StrCat("the data of rank ", worker.slot, " on host ", worker.host,
-                          " are not those of rank ", first.slot, " on host ", first.host, ": ",
-                          file.path(), " ", what,
-                          "; copy it from one host to the other, or share the folder");
-    }
-  }
-  return "";
-}
-
-// The first one that tells of its data, a member before others; null: nobody does.
-const Worker* DataSpeaker(const Job& job, const Members& members) {
-  const Worker* first = nullptr;
-  for (const Worker* worker : members) {
-    if (worker->ready->data().empty()) continue;
-    if (IsMember(job, *worker)) return worker;
-    if (first == nullptr) first = worker;
-  }
-  return first;
 }
 
 // Returns whether all of `members` run the same plan on the same kind of device, with the same
@@ -285,14 +253,6 @@ bool IsUnexplained(const Job& job) {
   });
 }
 
-// Whatever was another data on their nodes has been put back.
-void NoteSameData(const Members& members, Job& job) {
-  for (const Worker* worker : members) {
-    const auto excluded = job.excluded.find(worker->node_id);
-    if (excluded != job.excluded.end()) excluded->second.other_data = false;
-  }
-}
-
 void Form(Context& context, Job& job, const Members& members) {
   NameLostRanks(context, job);
   ForgetSilentLinks(job);
@@ -301,6 +261,7 @@ void Form(Context& context, Job& job, const Members& members) {
     highest = std::max<int64_t>(highest, worker->ready->highest_generation());
   }
   const int64_t previous = job.generation.message.generation();
+  TellWrittenData(context, job, members);
   job.generation = GenerationState{};
   job.generation.message = Deal(job, highest + 1, members);
   for (Worker* worker : members) worker->member_of = highest + 1;

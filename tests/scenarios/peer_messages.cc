@@ -82,6 +82,7 @@ bool ParseWorkerReport(const Command& command, WorkerMessage& message) {
     ready.set_device_description(absl::StrCat("cpu ", command.text("device", "d")));
     ready.set_highest_generation(command.number("seen"));
     if (command.has("step")) ready.set_committed_step(command.number("step"));
+    ready.set_data_stamp(static_cast<uint64_t>(command.number("stamp")));
     if (command.has("data")) {
       DataFile& file = *ready.add_data();
       file.set_path("data/train.bin");

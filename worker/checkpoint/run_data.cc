@@ -22,17 +22,18 @@ const checkpoint::FoundCheckpoint* FindRunData(const checkpoint::FolderContents&
   return nullptr;
 }
 
-absl::Status CheckRunData(const ResumeSource& source, DataIdentity* data,
-                          const checkpoint::GoOn& go_on) {
+absl::StatusOr<bool> CheckRunData(const ResumeSource& source, DataIdentity* data,
+                                  const checkpoint::GoOn& go_on) {
   const absl::StatusOr<checkpoint::FolderContents> contents =
       checkpoint::FindCheckpoints(source.storage, source.folder);
-  if (!contents.ok()) return absl::OkStatus();  // who resumes or saves there says so
+  if (!contents.ok()) return false;  // who resumes or saves there says so
   const checkpoint::FoundCheckpoint* const found = FindRunData(*contents, source.identity.run);
-  if (found == nullptr || found->manifest.data_stamp == data->stamp()) return absl::OkStatus();
+  if (found == nullptr) return false;
+  if (found->manifest.data_stamp == data->stamp()) return true;
   checkpoint::Manifest now = source.identity;
   now.data = data->Records(go_on);
   const std::string difference = DataDifferenceOf(found->manifest, now);
-  if (difference.empty()) return absl::OkStatus();
+  if (difference.empty()) return !now.data.empty();
   const std::string why =
       absl::StrCat(difference, " when this run began, as the checkpoint ", found->path, " says");
   if (source.reproducible) {
@@ -43,7 +44,7 @@ absl::Status CheckRunData(const ResumeSource& source, DataIdentity* data,
     return other;
   }
   LS_LOG_WARNING << why << "; workers train on other samples than each other (reproducible: false)";
-  return absl::OkStatus();
+  return true;
 }
 
 bool IsOtherData(const absl::Status& status) { return status.GetPayload(kOtherData).has_value(); }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "worker/checkpoint/data_identity.h"
 #include "worker/checkpoint/restore.h"
@@ -20,11 +21,12 @@ const checkpoint::FoundCheckpoint* FindRunData(const checkpoint::FolderContents&
                                                const std::string& run);
 
 // Checks whether `data` is what the run of `source` began with, as far as its checkpoints in the
-// job's own folder say. Reads the files only where they may have changed. Blocks for the disk.
+// job's own folder say; returns whether they say it. Reads the files only where they may have
+// changed. Blocks for the disk.
 // Errors: FailedPrecondition, naming what differs, for which IsOtherData is true; where the job is
 // not reproducible that is a warning.
-absl::Status CheckRunData(const ResumeSource& source, DataIdentity* data,
-                          const checkpoint::GoOn& go_on);
+absl::StatusOr<bool> CheckRunData(const ResumeSource& source, DataIdentity* data,
+                                  const checkpoint::GoOn& go_on);
 // Returns whether `status` is that error of CheckRunData.
 bool IsOtherData(const absl::Status& status);
 

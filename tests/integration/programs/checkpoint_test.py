@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever stops a run, it goes on from its newest whole checkpoint to the same bits."""
 
+import glob
 import json
 import os
 import re
@@ -287,6 +288,27 @@ class Checkpoints(harness.ProgramTest):
                 self.assertTrue(any(refused in line for line in child.stderr))
                 child.kill()
                 child.communicate()
+        self.assert_nothing_left()
+
+    def test_data_that_is_replaced_in_a_run_without_checkpoints_is_said(self):
+        """Nothing tells what the file held before, so who takes a dead one's place joins."""
+        rows = "".join(f"{i % 7},{i * 5 % 11},{i % 3}\n" for i in range(500))
+        self.write("train.csv", rows)
+        text = job(extra="restart: {max_restarts: 9}\n")
+        text = re.sub(r"data: .*", "data: {csv: {train: train.csv, test: train.csv}}", text)
+        path = self.write("tiny.yaml", text)
+        self.pace()
+        child = self.start("launcher", path, env=self.environment(**harness.PACED))
+        wait_until(lambda: glob.glob(self.in_dir("runs/**/ledger.bin"), recursive=True), 30, "a step")
+        self.write("other.csv", rows.replace("3,", "4,", 1))
+        os.rename(self.in_dir("other.csv"), self.in_dir("train.csv"))
+        before = {process.pid: process for process in self.processes("worker")}
+        before[sorted(before)[1]].kill()
+        said = "files of its data were replaced or written to since rank"
+        self.assertTrue(any(said in line for line in child.stderr))
+        self.unpace()
+        code, _, err = self.finish(child, 60)
+        self.assertEqual(code, 0, err)
         self.assert_nothing_left()
 
     def test_a_file_that_is_never_opened_may_be_anything(self):

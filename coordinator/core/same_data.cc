@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/same_data.h"
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/generation.h"
+
+namespace lockstep::coordinator {
+
+std::string OtherData(const Worker& worker, const Worker& first) {
+  for (const DataFile& expected : first.ready->data()) {
+    for (const DataFile& file : worker.ready->data()) {
+      if (file.path() != expected.path()) continue;
+      if (file.bytes() == expected.bytes() && file.hash() == expected.hash()) continue;
+      const std::string what = file.bytes() == expected.bytes()
+                                   ? "is as long on both and has other bytes"
+                                   : absl::StrCat("has ", file.bytes(), " bytes on ", worker.host,
+                                                  " and ", expected.bytes(), " on ", first.host);
+      return absl::StrCat("the data of rank ", worker.slot, " on host ", worker.host,
+                          " are not those of rank ", first.slot, " on host ", first.host, ": ",
+                          file.path(), " ", what,
+                          "; copy it from one host to the other, or share the folder");
+    }
+  }
+  return "";
+}
+
+const Worker* DataSpeaker(const Job& job, const Members& members) {
+  const Worker* first = nullptr;
+  for (const Worker* worker : members) {
+    if (worker->ready->data().empty()) continue;
+    if (IsMember(job, *worker)) return worker;
+    if (first == nullptr) first = worker;
+  }
+  return first;
+}
+
+namespace {
+
+// The first one on the node of `worker` that says how it found the files, a member before others.
+const Worker* StampSpeaker(const Job& job, const Members& members, const Worker& worker) {
+  const Worker* first = nullptr;
+  for (const Worker* other : members) {
+    if (other->node_id != worker.node_id || other->ready->data_stamp() == 0) continue;
+    if (IsMember(job, *other)) return other;
+    if (first == nullptr) first = other;
+  }
+  return first;
+}
+
+}  // namespace
+
+void TellWrittenData(Context& context, const Job& job, const Members& members) {
+  for (const Worker* worker : members) {
+    if (IsMember(job, *worker) || worker->ready->data_stamp() == 0) continue;
+    const Worker& first = *StampSpeaker(job, members, *worker);
+    if (worker->ready->data_stamp() == first.ready->data_stamp()) continue;
+    AppendNotice(context, job,
+                 absl::StrCat("rank ", worker->slot, " on ", worker->host, " (pid ", worker->pid,
+                              "): files of its data were replaced or written to since rank ",
+                              first.slot, " opened them; if they hold something else now, it ",
+                              "trains on other samples"));
+  }
+}
+
+void NoteSameData(const Members& members, Job& job) {
+  for (const Worker* worker : members) {
+    const auto excluded = job.excluded.find(worker->node_id);
+    if (excluded != job.excluded.end()) excluded->second.other_data = false;
+  }
+}
+
+}  // namespace lockstep::coordinator
