@@ -15,8 +15,8 @@
 
 namespace lockstep {
 
-// A guarded mapping. Nodes live for the whole program and are used again, so that the handler may
-// walk their list at any time.
+// A guarded mapping. Guards live for the whole program and are used again, so that the handler may
+// look at one at any time. What each call and the handler take does not grow with their number.
 class BusGuard {
  public:
   // Guards [data, data + bytes), which was mapped from a file; never null. Released before the
@@ -40,7 +40,7 @@ class BusGuard {
   std::atomic<uintptr_t> end_{0};
   std::atomic<bool> writable_{false};
   std::atomic<bool> hit_{false};
-  BusGuard* next_ = nullptr;  // set before the node is in the list
+  BusGuard* next_ = nullptr;  // of those that are not in use
 };
 
 }  // namespace lockstep

@@ -14,6 +14,19 @@
 #include "common/status.h"
 
 namespace lockstep {
+namespace {
+
+absl::Status MapError(int error_number, const std::string& path) {
+  absl::Status status = ErrnoStatus(error_number, absl::StrCat("map ", path));
+  if (error_number != ENOMEM) return status;
+  return absl::Status(
+      status.code(),
+      absl::StrCat(status.message(),
+                   "; where memory is free, the process has as many mappings as the kernel allows: "
+                   "raise vm.max_map_count (sysctl), or join the files to fewer ones"));
+}
+
+}  // namespace
 
 absl::StatusOr<MappedBytes> MappedBytes::OpenFile(const std::string& path) {
   // O_NONBLOCK: a FIFO in the file's place must not hang the open.
@@ -34,7 +47,7 @@ absl::StatusOr<MappedBytes> MappedBytes::MapFd(int fd, size_t bytes, bool writab
   if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path));
   void* data =
       ::mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("map ", path));
+  if (data == MAP_FAILED) return MapError(errno, path);
   MappedBytes mapped(data, bytes);
   mapped.guard_ = BusGuard::Guard(data, bytes, writable);
   mapped.path_ = path;

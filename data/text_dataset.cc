@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/fd.h"
 #include "common/mapped_bytes.h"
 #include "common/philox.h"
 #include "common/status.h"
@@ -16,22 +23,60 @@
 namespace lockstep::data {
 namespace {
 
+// Files of so many bytes are mapped, and of the others so many of the largest: all workers of a
+// host share their pages. The rest is read into memory, since a process may have 65,530 mappings
+// (vm.max_map_count).
+constexpr int64_t kMappedBytes = int64_t{1} << 20;
+constexpr size_t kMappedFiles = 1024;
+
 // The bytes of several files one after another.
 class Text {
  public:
   // A file, or the regular files of a folder and of those in it, by name; links are not followed,
-  // so that nothing is read twice.
-  static absl::StatusOr<std::unique_ptr<Text>> Open(const std::string& path) {
-    LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, FilesOf(path));
+  // so that nothing is read twice. Their lengths alone are looked at.
+  static absl::StatusOr<std::unique_ptr<Text>> Find(const std::string& path) {
+    LS_ASSIGN_OR_RETURN(std::vector<std::string> names, FilesOf(path));
     auto text = std::make_unique<Text>();
-    for (const std::string& name : names) {
-      std::error_code error;
-      if (std::filesystem::file_size(name, error) == 0 && !error) continue;
-      LS_ASSIGN_OR_RETURN(MappedBytes bytes, MappedBytes::OpenFile(name));
-      text->ends_.push_back(text->size() + static_cast<int64_t>(bytes.size()));
-      text->files_.push_back(std::move(bytes));
+    for (std::string& name : names) {
+      struct stat info;
+      if (::stat(name.c_str(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", name));
+      if (!S_ISREG(info.st_mode)) {
+        return absl::FailedPreconditionError(absl::StrCat(name, " is not a regular file"));
+      }
+      if (info.st_size == 0) continue;
+      text->ends_.push_back(text->size() + info.st_size);
+      text->files_.push_back({.path = std::move(name), .size = info.st_size});
     }
     return text;
+  }
+
+  // Opens the files that bytes [begin, end) are of; no others may be read. Called once. Errors:
+  // those of MappedBytes; DataLoss when a file has another length than when it was found.
+  absl::Status Open(int64_t begin, int64_t end) {
+    const auto first = std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin();
+    const auto last = std::lower_bound(ends_.begin(), ends_.end(), end) - ends_.begin();
+    const absl::Span<File> opened(files_.data() + first, static_cast<size_t>(last - first + 1));
+    const int64_t least = LeastMapped();
+    size_t bytes = 0;
+    for (const File& file : opened) bytes += file.size < least ? static_cast<size_t>(file.size) : 0;
+    if (bytes > 0) {
+      absl::StatusOr<MappedBytes> memory = MappedBytes::Anonymous(bytes);
+      if (!memory.ok()) return Annotate(memory.status(), opened.front().path);
+      memory_ = *std::move(memory);
+    }
+    absl::Span<uint8_t> room = memory_.writable();
+    for (File& file : opened) {
+      if (file.size >= least) {
+        LS_ASSIGN_OR_RETURN(file.mapped, MappedBytes::OpenFile(file.path));
+        LS_RETURN_IF_ERROR(CheckSize(file, static_cast<int64_t>(file.mapped.size())));
+        file.data = file.mapped.data();
+        continue;
+      }
+      LS_RETURN_IF_ERROR(Read(file, room.data()));
+      file.data = room.data();
+      room.remove_prefix(static_cast<size_t>(file.size));
+    }
+    return absl::OkStatus();
   }
 
   int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
@@ -43,7 +88,7 @@ class Text {
       const auto place = static_cast<size_t>(file);
       if (file > first && ends_[place - 1] >= at + count) break;
       if (std::exchange(*last, file) == file) continue;
-      LS_RETURN_IF_ERROR(files_[place].Check());
+      LS_RETURN_IF_ERROR(files_[place].mapped.Check());
     }
     return absl::OkStatus();
   }
@@ -52,10 +97,10 @@ class Text {
     auto file =
         static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), at) - ends_.begin());
     while (count > 0) {
-      const auto size = static_cast<int64_t>(files_[file].size());
+      const int64_t size = files_[file].size;
       const int64_t first = at - (ends_[file] - size);
       const int64_t n = std::min(count, size - first);
-      const uint8_t* from = files_[file].data() + first;
+      const uint8_t* from = files_[file].data + first;
       for (int64_t i = 0; i < n; ++i) out[i] = from[i];
       out += n;
       at += n;
@@ -65,6 +110,43 @@ class Text {
   }
 
  private:
+  struct File {
+    std::string path;
+    int64_t size = 0;
+    const uint8_t* data = nullptr;  // null: not opened
+    MappedBytes mapped = {};        // empty where it was read
+  };
+
+  // Returns the bytes that a file must have to be mapped.
+  int64_t LeastMapped() const {
+    if (files_.size() <= kMappedFiles) return 0;
+    std::vector<int64_t> sizes;
+    for (const File& file : files_) sizes.push_back(file.size);
+    std::nth_element(sizes.begin(), sizes.begin() + kMappedFiles, sizes.end(), std::greater<>());
+    return std::min(sizes[kMappedFiles] + 1, kMappedBytes);
+  }
+  static absl::Status CheckSize(const File& file, int64_t size) {
+    if (size == file.size) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(file.path, " was changed while it was opened: it has ",
+                                            size, " bytes, it had ", file.size));
+  }
+  // Reads all of the file.
+  static absl::Status Read(const File& file, uint8_t* out) {
+    // O_NONBLOCK: as MappedBytes::OpenFile.
+    UniqueFd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", file.path));
+    struct stat info;
+    if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", file.path));
+    LS_RETURN_IF_ERROR(CheckSize(file, info.st_size));
+    for (int64_t at = 0; at < file.size;) {
+      const ssize_t n = ::read(fd.get(), out + at, static_cast<size_t>(file.size - at));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return ErrnoStatus(errno, absl::StrCat("read ", file.path));
+      if (n == 0) return CheckSize(file, at);
+      at += n;
+    }
+    return absl::OkStatus();
+  }
   static absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& path) {
     namespace fs = std::filesystem;
     std::error_code error;
@@ -86,8 +168,9 @@ class Text {
     return names;
   }
 
-  std::vector<MappedBytes> files_;
+  std::vector<File> files_;
   std::vector<int64_t> ends_;
+  MappedBytes memory_;  // of the files that are not mapped
 };
 
 // Which windows a split has: the last ones are the test split's.
@@ -243,10 +326,13 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const TextSource& source, Spli
         "data.text: length ", source.length, ", test_fraction ", source.test_fraction, ", masked ",
         source.masked, ": length is from 1 (5 with masked) to 1048576, the shares are in [0, 1)"));
   }
-  LS_ASSIGN_OR_RETURN(std::unique_ptr<Text> text, Text::Open(source.path));
-  const int64_t windows = masked ? text->size() / (source.length - 3)
-                                 : std::max<int64_t>(text->size() - 1, 0) / source.length;
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<Text> text, Text::Find(source.path));
+  const int64_t stride = masked ? source.length - 3 : source.length;
+  const int64_t after = masked ? 0 : 1;  // the last label
+  const int64_t windows = std::max<int64_t>(text->size() - after, 0) / stride;
   LS_ASSIGN_OR_RETURN(const Range range, RangeOf(source, split, windows));
+  LS_RETURN_IF_ERROR(
+      text->Open(range.first * stride, (range.first + range.count) * stride + after));
   if (masked) return std::make_unique<MaskedTextDataset>(std::move(text), range, source, split);
   return std::make_unique<TextDataset>(std::move(text), range, source.length);
 }

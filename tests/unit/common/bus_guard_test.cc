@@ -94,6 +94,37 @@ TEST_F(BusGuardTest, OthersAreNotConcerned) {
   std::filesystem::remove(other_path);
 }
 
+TEST_F(BusGuardTest, AnyOfManyMappingsIsFound) {
+  const std::string whole_path = path_ + ".whole";
+  std::ofstream(whole_path, std::ios::binary) << std::string(kBytes, 'y');
+  std::vector<MappedBytes> whole, cut;
+  for (int i = 0; i < 2000; ++i) {
+    auto bytes = MappedBytes::OpenFile(i % 3 == 0 ? path_ : whole_path);
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    (i % 3 == 0 ? cut : whole).push_back(*std::move(bytes));
+  }
+  for (size_t i = 0; i < whole.size(); i += 2) whole[i] = MappedBytes();
+  for (size_t i = 0; i < cut.size(); i += 5) {
+    cut[i] = MappedBytes();
+    cut[i] = MappedBytes::OpenFile(path_).value();
+  }
+  Cut(0);
+  for (size_t i = 0; i < cut.size(); ++i) {
+    EXPECT_EQ(cut[i].span()[i % kBytes], 0);
+    EXPECT_FALSE(cut[i].Check().ok());
+    EXPECT_TRUE(whole[i].Check().ok());
+  }
+  std::filesystem::remove(whole_path);
+}
+
+TEST_F(BusGuardTest, ALackOfMappingsSaysWhatToRaise) {
+  const UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto bytes = MappedBytes::MapFd(fd.get(), size_t{1} << 60, /*writable=*/false, path_);
+  EXPECT_EQ(bytes.status().code(), absl::StatusCode::kResourceExhausted) << bytes.status();
+  EXPECT_THAT(std::string(bytes.status().message()), HasSubstr(path_));
+  EXPECT_THAT(std::string(bytes.status().message()), HasSubstr("vm.max_map_count"));
+}
+
 TEST_F(BusGuardTest, AMappingIsGoodAgainAfterABadOneThatHadItsPlace) {
   for (int i = 0; i < 3; ++i) {
     std::ofstream(path_, std::ios::binary) << std::string(kBytes, 'x');

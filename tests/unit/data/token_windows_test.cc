@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -45,6 +47,11 @@ std::vector<std::vector<int32_t>> Read(const Dataset& dataset, std::vector<int64
   return fields;
 }
 
+int64_t Mappings() {
+  std::ifstream maps("/proc/self/maps");
+  return std::count(std::istreambuf_iterator<char>(maps), std::istreambuf_iterator<char>(), '\n');
+}
+
 std::string Shorts(const std::vector<uint16_t>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * 2};
 }
@@ -65,6 +72,42 @@ TEST_F(TokenWindowsTest, AFolderIsItsFilesInOrderAndLinksAreNotFollowed) {
       Open(TextSource{.path = folder_, .length = 3, .test_fraction = 0.34}, Split::kTest);
   ASSERT_TRUE(test.ok());
   EXPECT_THAT(Read(**test, {0})[1], ElementsAre('h', 'i', 'j'));
+}
+
+// The kernel allows a process 65,530 mappings: vm.max_map_count.
+TEST_F(TokenWindowsTest, AFolderOfManySmallFilesTakesFewMappings) {
+  std::string all;
+  for (int i = 0; i < 5000; ++i) {
+    // The largest of them are mapped, the others read.
+    const std::string bytes(static_cast<size_t>(1 + i % 7), static_cast<char>('a' + i % 26));
+    Write(std::to_string(10'000 + i), bytes);
+    all += bytes;
+  }
+  Write("9", std::string(3 << 20, 'z'));  // the last one
+  all += std::string(3 << 20, 'z');
+  const TextSource source{.path = folder_, .length = 5, .test_fraction = 0.998};
+  const int64_t before = Mappings();
+  const auto train = Open(source, Split::kTrain), test = Open(source, Split::kTest);
+  ASSERT_TRUE(train.ok() && test.ok()) << train.status() << test.status();
+  EXPECT_LT(Mappings() - before, 1500);
+  const int64_t windows = (*train)->size();
+  for (int64_t i = 0; i < 4000; ++i) {
+    const Dataset& split = i < windows ? **train : **test;
+    const auto fields = Read(split, {i < windows ? i : i - windows});
+    const auto at = static_cast<size_t>(i) * 5;
+    ASSERT_EQ(std::string(fields[0].begin(), fields[0].end()), all.substr(at, 5)) << i;
+    ASSERT_EQ(std::string(fields[1].begin(), fields[1].end()), all.substr(at + 1, 5)) << i;
+  }
+  // What was read stays what it was; what is mapped is looked at.
+  std::filesystem::resize_file(folder_ + "10000", 0);
+  EXPECT_EQ(Read(**train, {0})[0][0], 'a');
+  std::filesystem::resize_file(folder_ + "9", 5000);
+  std::vector<int32_t> tokens(5), labels(5);
+  void* const fields[] = {tokens.data(), labels.data()};
+  const int64_t last = (*test)->size() - 1;
+  const absl::Status cut = (*test)->ReadBatch({{&last, 1}}, fields);
+  EXPECT_EQ(cut.code(), absl::StatusCode::kDataLoss) << cut;
+  EXPECT_THAT(std::string(cut.message()), HasSubstr("/9 was truncated while in use"));
 }
 
 TEST_F(TokenWindowsTest, MasksAreAFunctionOfStepAndShard) {
