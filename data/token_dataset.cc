@@ -21,6 +21,8 @@ namespace {
 constexpr int64_t kHeaderBytes = 256 * 4;
 constexpr int32_t kMagic16 = 20240520, kVersion16 = 1;
 constexpr int32_t kMagic32 = 20240801, kVersion32 = 7;
+// The largest vocabulary of 16 bits.
+constexpr int64_t kVocab16 = 1 << 16;
 
 std::vector<FieldSpec> TokenFields(int64_t length, int64_t vocab) {
   const auto type = FieldSpec::Type::kInt32;
@@ -39,8 +41,9 @@ struct TokenFile {
   int64_t count = 0;
 };
 
-// Tells the layouts apart by the magic number; without one the file is tokens of 16 bits.
-absl::StatusOr<TokenFile> OpenFile(const std::string& path) {
+// Tells the layouts apart by the magic number; without one the file is tokens of 16 bits, and
+// cannot be what it should for a vocabulary beyond them.
+absl::StatusOr<TokenFile> OpenFile(const std::string& path, int64_t vocab) {
   TokenFile file;
   LS_ASSIGN_OR_RETURN(file.bytes, MappedBytes::OpenFile(path));
   const auto size = static_cast<int64_t>(file.bytes.size());
@@ -49,6 +52,12 @@ absl::StatusOr<TokenFile> OpenFile(const std::string& path) {
   LS_RETURN_IF_ERROR(file.bytes.Check());
   const bool wide = header[0] == kMagic32;
   if (!wide && header[0] != kMagic16) {
+    if (vocab > kVocab16) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, " has no header, so its tokens have 16 bits, but data.tokens.vocab is ", vocab,
+          ": write 256 int32 before tokens of 32 bits (", kMagic32, ", ", kVersion32,
+          ", the number of tokens, zeros), or set vocab to ", kVocab16, " or less"));
+    }
     if (size % 2 != 0) {
       return absl::DataLossError(
           absl::StrCat(path, " has ", size, " bytes: tokens without a header take two bytes each"));
@@ -219,7 +228,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const TokensSource& source, 
     return absl::NotFoundError(
         absl::StrCat("data.tokens names no ", split == Split::kTrain ? "train" : "test", " file"));
   }
-  LS_ASSIGN_OR_RETURN(TokenFile file, OpenFile(path));
+  LS_ASSIGN_OR_RETURN(TokenFile file, OpenFile(path, source.vocab));
   if (file.count <= source.length) {
     return absl::DataLossError(absl::StrCat(path, " has ", file.count,
                                             " tokens, too few for one window of ", source.length,

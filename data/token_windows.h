@@ -23,7 +23,8 @@ inline constexpr int64_t kMaskedVocabulary = 259;
 // FailedPrecondition (permission), DataLoss (too little text for one window).
 absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const TextSource& source, Split split);
 
-// Errors: as OpenText; DataLoss also for a file that is not of its layout.
+// Errors: as OpenText; DataLoss also for a file that is not of its layout, InvalidArgument for a
+// vocabulary of more than 65,536 with a file that has no header.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const TokensSource& source, Split split);
 
 }  // namespace lockstep::data

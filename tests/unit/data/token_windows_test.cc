@@ -184,6 +184,24 @@ TEST_F(TokenWindowsTest, BadFilesAreNamed) {
             absl::StatusCode::kNotFound);
 }
 
+TEST_F(TokenWindowsTest, WithoutAHeaderTokensHave16Bits) {
+  const std::string wide = Write("wide.bin", Shorts({1, 2, 3, 4, 5, 6, 7, 8}));
+  const absl::Status status =
+      Open(TokensSource{.train = wide, .length = 2, .vocab = 70000}, Split::kTrain).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("wide.bin"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("20240801, 7"));
+  EXPECT_TRUE(Open(TokensSource{.train = wide, .length = 2, .vocab = 65536}, Split::kTrain).ok());
+  // 16 bits and a header that says so are meant.
+  std::vector<int32_t> header(256);
+  header[0] = 20240520;
+  header[1] = 1;
+  header[2] = 4;
+  const std::string head(reinterpret_cast<const char*>(header.data()), 1024);
+  const std::string narrow = Write("narrow.bin", head + Shorts({1, 2, 3, 4}));
+  EXPECT_TRUE(Open(TokensSource{.train = narrow, .length = 2, .vocab = 70000}, Split::kTrain).ok());
+}
+
 // All of a large file would take too long: its begin, its end and pieces between.
 TEST_F(TokenWindowsTest, LargeFilesAreLookedThroughInPieces) {
   constexpr int64_t kTokens = int64_t{150} << 20;
