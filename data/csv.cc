@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/charconv.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/mapped_bytes.h"
@@ -23,11 +24,19 @@ constexpr int32_t kMaxClasses = 1 << 24;
 // Of a field that is shown in a message.
 constexpr size_t kMostShown = 40;
 
-// Returns whether all of `text` is a finite number.
+// Returns whether all of `text` is a number. One that is too small for `value` is 0, one that is
+// too large an infinity, whose name is no number.
 bool ParseNumber(std::string_view text, double* value) {
   if (!text.empty() && text[0] == '+') text.remove_prefix(1);
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-  return error == std::errc() && end == text.data() + text.size() && std::isfinite(*value);
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
+  const auto [parsed, error] = std::from_chars(begin, end, *value);
+  if (parsed != end) return false;
+  if (error == std::errc()) return std::isfinite(*value);
+  if (error != std::errc::result_out_of_range) return false;
+  absl::from_chars(begin, end, *value);  // which tells the two apart
+  *value = std::abs(*value) < 1 ? 0 : std::copysign(HUGE_VAL, *value);
+  return true;
 }
 
 // The text of one field without its blanks and quotes.
@@ -64,7 +73,7 @@ class Parser {
   absl::Status Line(int64_t number, std::string_view line) {
     SplitLine(line, &fields_);
     if (columns_ == 0) {
-      LS_RETURN_IF_ERROR(First());
+      LS_RETURN_IF_ERROR(First(number));
       if (is_header_) return absl::OkStatus();
     }
     if (fields_.size() != columns_) {
@@ -98,7 +107,7 @@ class Parser {
 
  private:
   // The first line: whether it is a header, and which column the label is.
-  absl::Status First() {
+  absl::Status First(int64_t number) {
     columns_ = fields_.size();
     if (columns_ < 2 || columns_ > kMaxColumns) {
       return absl::DataLossError(absl::StrCat("the first line has ", columns_,
@@ -106,9 +115,15 @@ class Parser {
                                               "; at least 2 are needed, with commas between them"));
     }
     double ignored;
-    const bool numbers = std::all_of(fields_.begin(), fields_.end(),
-                                     [&](std::string_view f) { return ParseNumber(f, &ignored); });
-    is_header_ = header_ == "yes" || (header_ != "no" && !numbers);
+    const int64_t numbers = std::count_if(fields_.begin(), fields_.end(), [&](std::string_view f) {
+      return ParseNumber(f, &ignored);
+    });
+    is_header_ = header_ == "yes" || (header_ != "no" && numbers == 0);
+    if (!is_header_ && header_ != "no" && numbers < std::ssize(fields_)) {
+      return absl::DataLossError(absl::StrCat("line ", number,
+                                              " is neither all names nor all numbers: say in "
+                                              "data.csv.header whether it is a header, yes or no"));
+    }
     if (is_header_) {
       for (const std::string_view field : fields_) table_.names.emplace_back(field);
     }

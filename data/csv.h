@@ -26,8 +26,9 @@ struct CsvTable {
 };
 
 // Reads a table. `label` is a column's name or its number from 0 (negative: from the end); `header`
-// is "auto", "yes" or "no". Errors: DataLoss with line and column (the caller adds the file's
-// name), InvalidArgument when there is no such label column.
+// is "auto" (yes when the first line has no number; an error when it has some, but not only
+// numbers), "yes" or "no". Errors: DataLoss with line and column (the caller adds the file's name),
+// InvalidArgument when there is no such label column.
 absl::StatusOr<CsvTable> ParseCsv(std::string_view text, const std::string& label,
                                   const std::string& header);
 

@@ -168,6 +168,29 @@ TEST(CsvTest, FindsHeaderAndLabel) {
               ElementsAre(3));
 }
 
+TEST(CsvTest, AFirstLineOfNumbersAndOtherTextIsNoHeaderByItself) {
+  for (const std::string line : {"1.5,,0", "1.5,nan,0", "inf,2,0", "x,1e400,0", "x,1,y"}) {
+    const absl::Status status = ParseCsv(line + "\n2,3,1\n", "-1", "auto").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << line;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("line 1 is neither all names nor all numbers: say in data.csv.header"))
+        << line;
+    EXPECT_EQ(ParseCsv(line + "\n2,3,1\n", "-1", "yes")->labels.size(), 1u) << line;
+  }
+  // The index that pandas writes has no name.
+  EXPECT_EQ(ParseCsv(",x,y\n2,3,1\n", "-1", "auto")->labels.size(), 1u);
+  EXPECT_THAT(std::string(ParseCsv("1.5,1e400,0\n", "-1", "auto").status().message()),
+              HasSubstr("line 1, column 2 is '1e400': too large for fp32"));
+  EXPECT_THAT(std::string(ParseCsv("\n1.5,,0\n", "-1", "auto").status().message()),
+              HasSubstr("line 2 is neither"));
+}
+
+TEST(CsvTest, NumbersCloseToZeroAreZero) {
+  const auto table = ParseCsv("1e-400,-1e-400,1e-310,1e-46,1e-40,0\n", "-1", "auto");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(table->values, ElementsAre(0, 0, 0, 0, 1e-40f));
+}
+
 TEST(CsvTest, SaysWhatIsWrongWhere) {
   const auto error = [](const char* text, const char* label = "-1", const char* header = "auto") {
     return std::string(ParseCsv(text, label, header).status().message());
@@ -175,6 +198,10 @@ TEST(CsvTest, SaysWhatIsWrongWhere) {
   EXPECT_THAT(error("1,2,0\n3,1\n"), HasSubstr("line 2 has 2 columns"));
   EXPECT_THAT(error("1,2,0\n3,x,1\n"), HasSubstr("line 2, column 2 is 'x': expected a number"));
   EXPECT_THAT(error("1,2,0\n3,1e39,1\n"), HasSubstr("is '1e39': too large for fp32"));
+  EXPECT_THAT(error("1,2,0\n3,-1e400,1\n"), HasSubstr("is '-1e400': too large for fp32"));
+  EXPECT_THAT(error("1,2,0\n3,inf,1\n"), HasSubstr("is 'inf': expected a number"));
+  EXPECT_THAT(error("1,2,0\n3,1e-400x,1\n"), HasSubstr("is '1e-400x': expected a number"));
+  EXPECT_THAT(error("1,2,0\n3,4,1e400\n"), HasSubstr("whole number"));
   EXPECT_THAT(error("1,2,0\n3,4,1.5\n"), HasSubstr("whole number"));
   EXPECT_THAT(error("1,2,0\n3,4,\xE9t\x1b\n"),
               HasSubstr("line 2, column 3 is '\\xe9t\\x1b': a label must be a whole number"));
