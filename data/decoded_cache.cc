@@ -10,9 +10,15 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <set>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
 #include "common/durable_file.h"
 #include "common/fd.h"
 #include "common/log.h"
@@ -34,7 +40,26 @@ struct CopyHeader {
   uint32_t payload_crc;
   uint32_t header_crc;  // of the fields before it
 };
+// Longer than the longest pauses between runs of the same data; a copy can be made again.
+constexpr absl::Duration kKeep = absl::Hours(30 * 24);
+constexpr char kCopy[] = ".decoded", kLock[] = ".lock", kUnfinished[] = ".tmp";
+constexpr size_t kHashDigits = 16;
 constexpr char kMagic[8] = {'L', 'S', 'D', 'E', 'C', '0', '0', '1'};
+
+// Returns whether `text` ended with `suffix`, which is taken off it.
+bool TakeSuffix(std::string_view* text, std::string_view suffix) {
+  if (!text->ends_with(suffix)) return false;
+  text->remove_suffix(suffix.size());
+  return true;
+}
+
+// Returns whether a path is one that DecodedCopyPath may have made.
+bool IsCopyName(std::string_view path) {
+  if (!TakeSuffix(&path, kCopy) || path.size() <= kHashDigits) return false;
+  const std::string_view hash = path.substr(path.size() - kHashDigits);
+  return path[path.size() - kHashDigits - 1] == '-' &&
+         hash.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
 
 uint32_t HeaderCrc(const CopyHeader& header) {
   return libdeflate_crc32(0, &header, offsetof(CopyHeader, header_crc));
@@ -72,16 +97,62 @@ absl::StatusOr<DecodedCopy> MapValid(const std::string& path, const CopyHeader& 
       header.payload_crc != libdeflate_crc32(0, bytes.data() + kOffset, expected.bytes)) {
     return absl::DataLossError(absl::StrCat(path, " is stale or damaged"));
   }
+  ::futimens(fd.get(),
+             nullptr);  // used now (IsUnused); where it may not be written nothing is removed
   return DecodedCopy{std::move(bytes), kOffset, true};
 }
 
-absl::StatusOr<UniqueFd> Lock(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  while (::flock(fd.get(), LOCK_EX) != 0) {
-    if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("lock ", path));
+// Takes the lock at `path`; `operation` is LOCK_EX, or with LOCK_NB an error when another process
+// holds it.
+absl::StatusOr<UniqueFd> Lock(const std::string& path, int operation) {
+  while (true) {
+    UniqueFd fd(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+    while (::flock(fd.get(), operation) != 0) {
+      if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("lock ", path));
+    }
+    // Its last holder may have removed it (RemoveUnused): then others lock another file.
+    struct stat held, named;
+    if (::fstat(fd.get(), &held) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path));
+    if (::stat(path.c_str(), &named) == 0 && held.st_dev == named.st_dev &&
+        held.st_ino == named.st_ino) {
+      return fd;
+    }
   }
-  return fd;
+}
+
+// Returns whether nothing is at `path`, or a file of ours that was not used for kKeep.
+bool IsUnused(const std::string& path) {
+  struct stat info;
+  if (::lstat(path.c_str(), &info) != 0) return errno == ENOENT;
+  return S_ISREG(info.st_mode) && info.st_uid == ::geteuid() &&
+         absl::TimeFromTimespec(info.st_mtim) < Clock::Real()->Now() - kKeep;
+}
+
+// Removes from `folder` what copies of other sources left that nobody used for a while: copies (who
+// has one mapped keeps it), unfinished ones and locks. A source that is decoded just now, or whose
+// state is not clear, is left alone.
+void RemoveUnused(const std::string& folder) {
+  std::set<std::string> copies;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    std::string_view name = it->path().native();
+    if (!TakeSuffix(&name, kLock)) TakeSuffix(&name, kUnfinished);
+    if (IsCopyName(name)) copies.emplace(name);
+  }
+  for (const std::string& copy : copies) {
+    const auto unused = [&copy] {
+      return IsUnused(copy) && IsUnused(absl::StrCat(copy, kUnfinished));
+    };
+    const std::string lock_path = absl::StrCat(copy, kLock);
+    if (!unused() || !IsUnused(lock_path)) continue;
+    const absl::StatusOr<UniqueFd> lock = Lock(lock_path, LOCK_EX | LOCK_NB);
+    if (!lock.ok() || !unused()) continue;
+    ::unlink(copy.c_str());
+    ::unlink(absl::StrCat(copy, kUnfinished).c_str());
+    ::unlink(lock_path.c_str());
+  }
 }
 
 // Decodes straight into the file that becomes the copy, so that there is one copy in memory. The
@@ -90,7 +161,7 @@ absl::StatusOr<UniqueFd> Lock(const std::string& path) {
 absl::StatusOr<DecodedCopy> Make(const std::string& path, CopyHeader header,
                                  absl::FunctionRef<absl::Status(absl::Span<uint8_t>)> decode,
                                  absl::Status* decode_status) {
-  const std::string temporary = path + ".tmp";
+  const std::string temporary = absl::StrCat(path, kUnfinished);
   UniqueFd fd(::open(temporary.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("create ", temporary));
   const auto fill = [&]() -> absl::StatusOr<DecodedCopy> {
@@ -128,9 +199,11 @@ absl::StatusOr<DecodedCopy> OpenShared(const std::string& source, const struct s
   if (path.empty()) return absl::NotFoundError("neither XDG_CACHE_HOME nor HOME is set");
   const CopyHeader expected = ExpectedHeader(info, bytes);
   if (absl::StatusOr<DecodedCopy> copy = MapValid(path, expected); copy.ok()) return copy;
-  LS_RETURN_IF_ERROR(CreateFolders(path.substr(0, path.rfind('/'))));
-  LS_ASSIGN_OR_RETURN(const UniqueFd lock, Lock(path + ".lock"));
+  const std::string folder = path.substr(0, path.rfind('/'));
+  LS_RETURN_IF_ERROR(CreateFolders(folder));
+  LS_ASSIGN_OR_RETURN(const UniqueFd lock, Lock(absl::StrCat(path, kLock), LOCK_EX));
   if (absl::StatusOr<DecodedCopy> copy = MapValid(path, expected); copy.ok()) return copy;
+  RemoveUnused(folder);  // first, since the new copy may need the room
   return Make(path, expected, decode, decode_status);
 }
 
@@ -151,7 +224,7 @@ std::string DecodedCopyPath(const std::string& source) {
   const std::string full = absolute == nullptr ? source : absolute;
   std::free(absolute);
   return absl::StrCat(folder, "/", full.substr(full.rfind('/') + 1), "-",
-                      absl::Hex(SiteKey(0, full), absl::kZeroPad16), ".decoded");
+                      absl::Hex(SiteKey(0, full), absl::kZeroPad16), kCopy);
 }
 
 absl::StatusOr<DecodedCopy> OpenDecodedCopy(

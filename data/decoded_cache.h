@@ -3,7 +3,8 @@
 // $XDG_CACHE_HOME/lockstep (or ~/.cache/lockstep) under a name made from the source's path; its
 // header holds the source's size and time of change, the length and a checksum, so a stale or
 // damaged copy is seen and made anew. Whoever comes first makes it under a file lock, the others
-// wait and map it. Thread-safety: thread-safe.
+// wait and map it. Before a copy is made those that were not opened for 30 days are removed, and so
+// is what killed processes left of them. Thread-safety: thread-safe.
 #ifndef LOCKSTEP_DATA_DECODED_CACHE_H_
 #define LOCKSTEP_DATA_DECODED_CACHE_H_
 

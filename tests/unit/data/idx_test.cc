@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/idx.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "common/fd.h"
 #include "data/decoded_cache.h"
 
 namespace lockstep::data {
@@ -206,6 +211,66 @@ TEST_F(DecodedCopyTest, OneOfAFileThatIsReplacedMeanwhileIsNotTheNewOnes) {
       source_, std::filesystem::last_write_time(source_) + std::chrono::seconds(1));
   ExpectContent(Open(before), true);
   ++bytes_.back();  // as the new file has it
+  ExpectContent(Open(), true);
+  EXPECT_EQ(decoded_, 2);
+}
+
+TEST_F(DecodedCopyTest, WhatNobodyUsedForAMonthIsRemovedWhenACopyIsMade) {
+  namespace fs = std::filesystem;
+  const fs::path cache = fs::path(DecodedCopyPath(source_)).parent_path();
+  fs::create_directories(cache);
+  const auto put = [&](const std::string& name, int days) {
+    std::ofstream(cache / name) << "x";
+    fs::last_write_time(cache / name,
+                        fs::file_time_type::clock::now() - std::chrono::hours(24 * days + 1));
+  };
+  const std::string hash = "-0123456789abcdef.decoded";
+  for (const char* suffix : {"", ".lock", ".tmp"}) {
+    put("old.gz" + hash + suffix, 30);
+    put("new.gz" + hash + suffix, suffix[0] == '\0' ? 29 : 40);
+    put("decoding.gz" + hash + suffix, 40);
+    put(std::string("other.decoded") + suffix, 40);
+  }
+  put("killed.gz" + hash + ".tmp", 40);
+  put("killed.gz" + hash + ".lock", 40);
+  put("starting.gz" + hash + ".tmp", 40);
+  put("starting.gz" + hash + ".lock", 0);
+  put("cpu-kernels.tsv", 40);
+  const UniqueFd held(::open((cache / ("decoding.gz" + hash + ".lock")).c_str(), O_RDWR));
+  ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
+  ExpectContent(Open(), true);
+  std::set<std::string> left;
+  for (const auto& entry : fs::directory_iterator(cache)) left.insert(entry.path().filename());
+  const std::string own = fs::path(DecodedCopyPath(source_)).filename();
+  std::set<std::string> expected = {own, own + ".lock", "cpu-kernels.tsv",
+                                    "starting.gz" + hash + ".tmp", "starting.gz" + hash + ".lock"};
+  for (const char* suffix : {"", ".lock", ".tmp"}) {
+    for (const char* name : {"new.gz", "decoding.gz"}) expected.insert(name + hash + suffix);
+    expected.insert(std::string("other.decoded") + suffix);
+  }
+  EXPECT_EQ(left, expected);
+}
+
+TEST_F(DecodedCopyTest, UseKeepsACopyFromBeingRemoved) {
+  namespace fs = std::filesystem;
+  const std::string path = DecodedCopyPath(source_);
+  ExpectContent(Open(), true);
+  const auto now = fs::last_write_time(path);
+  fs::last_write_time(path, now - std::chrono::hours(24 * 60));
+  fs::last_write_time(path + ".lock", now - std::chrono::hours(24 * 60));
+  const auto copy = Open();
+  ExpectContent(copy, true);
+  EXPECT_GE(fs::last_write_time(path), now - std::chrono::hours(1));
+  EXPECT_EQ(decoded_, 1);
+  // One that is in use lives on without its name, and is made again for others.
+  for (const char* suffix : {"", ".lock"}) {
+    fs::last_write_time(path + suffix, now - std::chrono::hours(24 * 60));
+  }
+  ASSERT_TRUE(IdxArray::Open(Write("another.gz", Gzip(bytes_))).ok());
+  EXPECT_FALSE(fs::exists(path));
+  EXPECT_FALSE(fs::exists(path + ".lock"));
+  ExpectContent(copy, true);
+  EXPECT_TRUE(copy->bytes.Check().ok());
   ExpectContent(Open(), true);
   EXPECT_EQ(decoded_, 2);
 }
