@@ -130,7 +130,7 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
     compiled.need =
         MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count, place);
   }
-  LS_RETURN_IF_ERROR(CheckMemory(job, compiled.need));
+  LS_RETURN_IF_ERROR(CheckMemory(job, *compiled.plan, compiled.need));
   return compiled;
 }
 

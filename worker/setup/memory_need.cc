@@ -69,6 +69,14 @@ absl::Status CheckGpuMemory(const JobSpec& job, const GpuNeed& need) {
       "train.passes.keep_constants: false"));
 }
 
+// Returns whether statistics of micro-batches take part in the training: those of batch
+// normalisations.
+bool HasBatchStatistics(const engine::Plan& plan) {
+  return std::any_of(plan.state().begin(), plan.state().end(), [](const auto& entry) {
+    return entry.role == engine::StateEntry::Role::kStatistic;
+  });
+}
+
 }  // namespace
 
 int MostHeldParts(const JobSpec& job) {
@@ -137,7 +145,7 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
   return need;
 }
 
-absl::Status CheckMemory(const JobSpec& job, const MemoryNeed& need) {
+absl::Status CheckMemory(const JobSpec& job, const engine::Plan& plan, const MemoryNeed& need) {
   if (absl::Status gpu = CheckGpuMemory(job, need.gpu); !gpu.ok()) return gpu;
   const auto limit = static_cast<size_t>(std::max<int64_t>(0, job.resources().memory()));
   if (limit == 0 || need.total() <= limit) return absl::OkStatus();
@@ -149,9 +157,11 @@ absl::Status CheckMemory(const JobSpec& job, const MemoryNeed& need) {
   if (need.activations + need.workspace > need.total() / 8 && of_shard / accumulate > 1) {
     int64_t more = accumulate + 1;
     while (more < of_shard && of_shard % more != 0) ++more;
-    advice.push_back(
-        absl::StrCat("raise train.accumulate from ", accumulate, " to ", more,
-                     " or more (smaller micro-batches, the same math up to rounding)"));
+    advice.push_back(absl::StrCat(
+        "raise train.accumulate from ", accumulate, " to ", more, " or more (smaller micro-batches",
+        HasBatchStatistics(plan)
+            ? "; batch normalisation's statistics are of a micro-batch, so it is another training)"
+            : ", the same math up to rounding)"));
     advice.push_back("lower train.global_batch");
   }
   if (need.activations > need.total() / 8) {

@@ -55,6 +55,33 @@ TEST(CompileJob, WithoutEvaluationsTheArenaHasNoRoomForThem) {
   EXPECT_TRUE(CompileJob(job, *never.data.train).ok());
 }
 
+// Of a batch normalisation the statistics are those of a micro-batch.
+TEST(CompileJob, SmallerMicroBatchesAreSaidToBeTheSameMathWhereTheyAre) {
+  JobSpec job = SmallJob();
+  job.mutable_train()->mutable_eval()->set_every("never");
+  job.mutable_train()->set_global_batch(4096);
+  job.mutable_train()->mutable_data()->mutable_synthetic()->set_train_samples(4096);
+  const auto refused = [&job] {
+    job.mutable_resources()->set_memory(1000);
+    const JobData data = OpenJobData(job).value();
+    const absl::Status status = CompileJob(job, *data.train).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    return std::string(status.message());
+  };
+  const std::string plain = refused();
+  EXPECT_THAT(plain, HasSubstr("raise train.accumulate from 1 to 2 or more (smaller micro-batches, "
+                               "the same math up to rounding)"));
+  job.mutable_train()->mutable_model()->clear_kind();
+  Layers& layers = *job.mutable_train()->mutable_model()->mutable_layers();
+  layers.add_sequence()->mutable_linear()->set_features(64);
+  layers.add_sequence()->mutable_batch_norm();
+  layers.add_sequence()->mutable_linear();
+  const std::string normalised = refused();
+  EXPECT_THAT(normalised, HasSubstr("raise train.accumulate from 1 to 2 or more"));
+  EXPECT_THAT(normalised, testing::Not(HasSubstr("the same math")));
+  EXPECT_THAT(normalised, HasSubstr("batch normalisation's statistics are of a micro-batch"));
+}
+
 // The level depends on the memory and on how many workers there may be; the bits do not.
 TEST(CompileJob, WhatIsComputedAgainToSaveMemoryIsNoOtherTraining) {
   JobSpec job = SmallJob();
