@@ -4,8 +4,8 @@
 // windows are read where they lie, in a copy of one image with its border. The result before
 // pooling is never in memory, nor is its gradient: the weight gradient takes the pooled one and its
 // places.
-// The order of additions depends on the shape and the instruction set, never on the number of
-// threads.
+// The order of additions follows from the shape alone, whatever the instruction set and the number
+// of threads (docs/same_bits.md).
 // Thread-safety: immutable after construction.
 #ifndef LOCKSTEP_ENGINE_CPU_IMAGE_DIRECT_CONV_H_
 #define LOCKSTEP_ENGINE_CPU_IMAGE_DIRECT_CONV_H_
