@@ -122,7 +122,7 @@ void Checkpointer::FindDataOfRun() {
   } else if (began_ && settings_.data != nullptr) {
     data_ = settings_.data([this] {
       data_moves_.fetch_add(1);
-      return !leaving_.load();
+      return !leaving_.load() && !hurries_.load();
     });
     if (!data_.empty()) data_stamp_ = settings_.identity.data_stamp;
   }
@@ -374,6 +374,7 @@ absl::StatusOr<std::string> Checkpointer::FindSaved(int64_t step) const {
 
 absl::StatusOr<std::string> Checkpointer::SaveAlone(int64_t step, const Decided& decided) {
   if (std::exchange(under_way_, false) && parts_ > 1) Drop();  // the others are gone
+  Hurry();
   WaitForThread();
   alone_ = true;
   copies_ = {};

@@ -124,6 +124,10 @@ class Checkpointer {
   // theirs where it is read.
   void WaitForCopy();
 
+  // The worker is to leave, within a grace: what is still to be read of the job's data, for what
+  // its checkpoints say of it, is given up.
+  void Hurry() { hurries_.store(true); }
+
   // All ranks stand after `step`, the last one: the checkpoint after it is saved, if that can be,
   // when this returns. Collective. Errors: those of the communicator.
   absl::Status Complete(Communicator* communicator, int64_t step, const Decided& decided,
@@ -222,6 +226,7 @@ class Checkpointer {
   uint64_t data_stamp_ = 0;                   // likewise
   std::atomic<int64_t> data_moves_{0};        // counts what was read of the data
   std::atomic<bool> leaving_{false};
+  std::atomic<bool> hurries_{false};
   std::atomic<int64_t> sequence_{0};    // Manifest::sequence of this run; 0: not known
   std::string mount_point_;             // of the folder's file system; empty: not known
   std::shared_ptr<CheckpointJob> job_;  // this rank's part of the newest, if it has one

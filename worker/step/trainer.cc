@@ -83,6 +83,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   outcome.regrouped = !done && !header_.drain;
   if (done) LS_RETURN_IF_ERROR(TellOfMissingBest(communicator, record));
   if (checkpointer_ != nullptr && !outcome.regrouped && !DrainsEarly()) {
+    if (outcome.drained) checkpointer_->Hurry();
     LS_RETURN_IF_ERROR(
         checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline()));
   }
@@ -94,6 +95,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
 absl::Status Trainer::Drain(Communicator* communicator, RunRecord* record) {
   if (checkpointer_ != nullptr) {
     LS_RETURN_IF_ERROR(policy_->Publish(communicator, Deadline()));
+    checkpointer_->Hurry();
     LS_RETURN_IF_ERROR(
         checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline()));
   }

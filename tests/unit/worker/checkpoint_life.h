@@ -172,6 +172,8 @@ class Job {
   void FindData(std::function<std::vector<checkpoint::DataRecord>(int rank)> find_data) {
     find_data_ = std::move(find_data);
   }
+  // Finding it has no end, unless it is given up.
+  void DataHasNoEnd() { endless_data_ = true; }
   // Whether no rank has all of the state.
   void SetInParts(bool in_parts) { in_parts_ = in_parts; }
   // The next generation has the number after `generation`.
@@ -220,7 +222,8 @@ class Job {
     settings.may_publish = [this](const checkpoint::Manifest& manifest, const std::string&) {
       return may_publish_ == nullptr ? absl::OkStatus() : may_publish_(manifest);
     };
-    settings.data = [this, number](const checkpoint::GoOn&) {
+    settings.data = [this, number](const checkpoint::GoOn& go_on) {
+      while (endless_data_ && go_on()) std::this_thread::yield();
       return find_data_ == nullptr ? std::vector<checkpoint::DataRecord>() : find_data_(number);
     };
     rank->checkpointer = *Checkpointer::Create(settings);
@@ -240,6 +243,7 @@ class Job {
   int64_t generation_ = 0;
   std::function<absl::Status(const checkpoint::Manifest&)> may_publish_;
   std::function<std::vector<checkpoint::DataRecord>(int rank)> find_data_;
+  bool endless_data_ = false;
   std::optional<CheckpointMark> newest_;
   int64_t previous_generation_ = 0;
   std::vector<Rank> ranks_;  // last: their threads use the rest

@@ -353,6 +353,16 @@ TEST_F(CheckpointerTest, WhatTheRunBeganWithIsLookedForAgainWhereTheFolderCouldN
   EXPECT_EQ(NewestData(folder_), before);
 }
 
+TEST_F(CheckpointerTest, WhoIsToLeaveDoesNotReadTheDataToItsEndFirst) {
+  Job job(folder_, 1);
+  job.DataHasNoEnd();
+  job.Enter();
+  job.Step();
+  job.ranks()[0].checkpointer->Hurry();
+  job.Complete();
+  EXPECT_TRUE(fs::exists(folder_ + "/step-0000000001"));
+}
+
 TEST_F(CheckpointerTest, NothingIsWrittenWhereTheFolderIsNotMountedAnyMore) {
   Job job(folder_, 1);
   job.Enter();
