@@ -28,12 +28,6 @@ bool OnDrained(const State& state, const Worker& worker) {
   return node != state.nodes.end() && IsDrained(node->second);
 }
 
-// Its agent leaves, and keeps it for a while.
-bool OnLeaving(const State& state, const Worker& worker) {
-  const auto node = state.nodes.find(worker.node_id);
-  return node != state.nodes.end() && node->second.stopping && node->second.keeps;
-}
-
 // "rank 2 on node-b, which is drained,"
 std::string WhoLeaves(const State& state, const Worker& worker) {
   return absl::StrCat("rank ", worker.slot, " on ", worker.node_id,
@@ -197,7 +191,8 @@ void Relieve(Context& context, Job& job, int index) {
     return;
   }
   if (WhyBound(job).empty()) {
-    if (FindRoomToRelieve(context, job) != nullptr) return OpenRelief(context, job, index);
+    if (FindRoomToRelieve(context, job, *slot.worker) != nullptr)
+      return OpenRelief(context, job, index);
     Slot* const spare = FindStandby(job);
     if (spare != nullptr && spare->worker->ready && !OnDrained(context.state, *spare->worker)) {
       spare->standby = false;

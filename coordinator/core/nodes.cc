@@ -166,6 +166,11 @@ void SetKeeps(State& state, Node& node, bool keeps) {
   MarkDrained(state, node);
 }
 
+bool OnLeaving(const State& state, const Worker& worker) {
+  const auto node = state.nodes.find(worker.node_id);
+  return node != state.nodes.end() && node->second.stopping && node->second.keeps;
+}
+
 std::string WhyNoWork(const Node& node, absl::Time now) {
   if (node.drain) {
     return absl::StrCat("it is drained", node.drain->reason.empty() ? "" : ": ",

@@ -30,6 +30,9 @@ void SetDrain(State& state, Node& node, std::optional<DrainOrder> order);
 // Its agent leaves and its workers are to go elsewhere before, or not any more.
 void SetKeeps(State& state, Node& node, bool keeps);
 
+// Returns whether the worker's agent leaves, and keeps it for a while.
+bool OnLeaving(const State& state, const Worker& worker);
+
 // Why the node gets no work from any job, though it is in sight: it is drained, its agent's checks
 // fail, or it is left out. The same text while the same holds. Empty: it gets work.
 std::string WhyNoWork(const Node& node, absl::Time now);

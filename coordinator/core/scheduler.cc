@@ -186,8 +186,9 @@ bool HasRoom(const Context& context, const Job& job, const Node& node, bool may_
 
 // Returns whether a worker of the job that relieves another may have a node that is kept: one of
 // higher priority, for which it is, would only stop the job to have the node again.
-bool MayRelieveOnKept(const State& state, const Job& job) {
-  return state.kept_nodes.empty() || state.kept_priority <= job.spec().priority();
+bool MayRelieveOnKept(const State& state, const Job& job, const Worker& relieved) {
+  return state.kept_nodes.empty() || state.kept_priority <= job.spec().priority() ||
+         OnLeaving(state, relieved);
 }
 
 // Puts the worker on its place's node, or on one that `find` knows to have room. Whether the job
@@ -196,7 +197,8 @@ template <typename Find>
 void PlaceBy(Context& context, const Job& job, Slot& slot, Find find) {
   State& state = context.state;
   // A place that never had a worker, a spare's or one that was lent is no loss to the job.
-  const bool may_wait = slot.lives <= job.lives + 1 || slot.standby || slot.lent;
+  const bool relieves = slot.relieves >= 0;
+  const bool may_wait = relieves || slot.lives <= job.lives + 1 || slot.standby || slot.lent;
   const auto own = state.nodes.find(slot.node_id);
   if (own != state.nodes.end() &&
       HasRoom(context, job, own->second, may_wait, /*other_data=*/false)) {
@@ -204,7 +206,10 @@ void PlaceBy(Context& context, const Job& job, Slot& slot, Find find) {
   }
   Node* node = find(may_wait);
   // Who is to leave a drained node does not wait for others to get room.
-  if (node == nullptr && slot.relieves >= 0 && MayRelieveOnKept(state, job)) node = find(false);
+  if (node == nullptr && relieves) {
+    const auto& relieved = job.slots[static_cast<size_t>(slot.relieves)].worker;
+    if (!relieved || MayRelieveOnKept(state, job, *relieved)) node = find(false);
+  }
   if (node != nullptr) return PutOn(context, job, slot, *node);
   slot.node_id.clear();
 }
@@ -336,8 +341,10 @@ Node* FindRoom(Context& context, const Job& job, bool may_wait) {
   return nullptr;
 }
 
-Node* FindRoomToRelieve(Context& context, const Job& job) {
-  return FindRoom(context, job, !MayRelieveOnKept(context.state, job));
+Node* FindRoomToRelieve(Context& context, const Job& job, const Worker& relieved) {
+  Node* const node = FindRoom(context, job, /*may_wait=*/true);
+  if (node != nullptr || !MayRelieveOnKept(context.state, job, relieved)) return node;
+  return FindRoom(context, job);
 }
 
 Slot* AddSlot(Context& context, Job& job, bool may_wait) {

@@ -36,8 +36,9 @@ void PlaceLife(Context& context, const Job& job, Slot& slot);
 Node* FindRoom(Context& context, const Job& job, bool may_wait = false);
 
 // The same for a worker that is to relieve one on a drained node, which does not wait: only a node
-// that is kept for a job of higher priority is left alone.
-Node* FindRoomToRelieve(Context& context, const Job& job);
+// that is kept for a job of higher priority is left alone, unless the agent of `relieved` leaves,
+// whose replacement could have that node.
+Node* FindRoomToRelieve(Context& context, const Job& job, const Worker& relieved);
 
 // Opens one more place for a worker, on a node that has room for the job; it has no life yet. Null:
 // there is no such node, or the job has all the places that it may have.
