@@ -128,6 +128,7 @@ void AgentImpl::SetUpNode() {
   node_.host = host_;
   node_.as_users = options_.as_users;
   node_.allow_root = options_.allow_root;
+  node_.is_private = options_.private_agent;
   node_.own_run_folder = !options_.run_dir.empty() || !options_.runs_dir.empty();
   node_.post = [this](std::function<void()> function) { loop_->Post(std::move(function)); };
   node_.on_started = [this](WorkerProcess* worker, pid_t pid) { OnStarted(worker, pid); };

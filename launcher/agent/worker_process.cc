@@ -190,7 +190,7 @@ absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page, std::shared_pt
   ProcessStarter::Request request;
   request.argv = {node_->program, absl::StrCat("--bootstrap-fd=", kBootstrapFd),
                   absl::StrCat("--life-fd=", kLifeFd)};
-  request.unset_env = AgentVariables();
+  request.unset_env = node_->is_private ? TokenVariables() : AgentVariables();
   for (const auto& [name, value] : assignment_.spec().env()) {
     request.set_env.push_back(absl::StrCat(name, "=", value));
   }

@@ -52,6 +52,7 @@ class WorkerProcess {
     // For other hosts' workers, best first; of the workers that are started from now on.
     std::vector<std::string> data_addresses;
     bool own_run_folder = false;  // the agent's user chose where runs lie
+    bool is_private = false;      // the agent serves one run, which is its user's own
     // Whose job it is is whose process it is; root's too.
     bool as_users = false;
     bool allow_root = false;

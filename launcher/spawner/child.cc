@@ -167,6 +167,12 @@ const std::vector<std::string>& AgentVariables() {
   return *names;
 }
 
+const std::vector<std::string>& TokenVariables() {
+  static const auto* const names =
+      new std::vector<std::string>{"LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"};
+  return *names;
+}
+
 ChildStart StartChild(const SpawnerCommand& command, std::vector<UniqueFd> fds, int program) {
   const std::vector<char*> envp = Environment(command.set_env, command.unset_env);
   Setup setup;

@@ -17,6 +17,9 @@ namespace lockstep::launcher {
 // The variables of the agent's environment that are its own: the token that it shows, and what the
 // service manager gave it. Nothing that it starts has them. Thread-safe.
 const std::vector<std::string>& AgentVariables();
+// Those of the token alone: what a service manager gave a launcher that runs its user's job is the
+// job's. Thread-safe.
+const std::vector<std::string>& TokenVariables();
 
 struct ChildStart {
   pid_t pid = -1;                // -1: not started

@@ -77,8 +77,8 @@ class ProcessStarter {
   virtual absl::StatusOr<uint64_t> Spawn(const Request& request, Callbacks callbacks) = 0;
   // Sends `signal` to the process group of `id`. No effect once it has exited.
   virtual absl::Status Kill(uint64_t id, int signal) = 0;
-  // Hands over what was read of the last lines of `id`'s stdout and stderr, whose ends have not come
-  // yet, for the agent after this one. The spawner, which knows none, ignores it.
+  // Hands over what was read of the last lines of `id`'s stdout and stderr, whose ends have not
+  // come yet, for the agent after this one. The spawner, which knows none, ignores it.
   virtual void LeavePartial(uint64_t /*id*/, const std::string& /*out*/,
                             const std::string& /*err*/) {}
   // Nobody wants to know any more how `id` ended, or that it could not be started.

@@ -14,10 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "common/fd.h"
 #include "common/life.h"
+#include "common/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/agent/run_folder.h"
 #include "launcher/agent/worker_process.h"
 #include "launcher/spawner/wire.h"
 #include "launcher/supervisor/wire.h"
@@ -57,7 +60,7 @@ class WorkerProcessTest : public ::testing::Test {
       return starter;
     };
     node_.disk = [this](const std::string&) { return disk_; };
-    log_->Use(UniqueFd(::open("/dev/null", O_WRONLY | O_CLOEXEC)), "a log");
+    node_.open_log = OpenRunLog;
     node_.on_lines = [](WorkerProcess*, bool, const std::vector<std::string>&) {};
     node_.program = "/bin/true";
     node_.own_run_folder = true;
@@ -66,6 +69,19 @@ class WorkerProcessTest : public ::testing::Test {
     assignment_.set_run_dir(folder_);
   }
   ~WorkerProcessTest() override { std::filesystem::remove_all(folder_); }
+
+  // As its agent starts it.
+  absl::Status Start(WorkerProcess& worker) {
+    absl::Notification opened;
+    WorkerProcess::Log log = absl::UnknownError("it is not opened");
+    worker.OpenLog([&](const WorkerProcess::Log& result) {
+      log = result;
+      opened.Notify();
+    });
+    opened.WaitForNotification();
+    LS_RETURN_IF_ERROR(log.status());
+    return worker.Start(page_, *log);
+  }
 
   // Returns what comes after the greeting.
   static std::vector<UniqueFd> ReceiveStart(const Pair& pair, SupervisorCommand* start) {
@@ -78,7 +94,6 @@ class WorkerProcessTest : public ::testing::Test {
 
   const std::string folder_;
   std::shared_ptr<RunDisk> disk_ = std::make_shared<RunDisk>();
-  std::shared_ptr<LogFile> log_ = std::make_shared<LogFile>();
   std::vector<std::shared_ptr<ProcessStarter>> starters_;  // the next one is the last
   WorkerProcess::Node node_;
   WorkerAssignment assignment_;
@@ -91,7 +106,7 @@ TEST_F(WorkerProcessTest, ASupervisorThatDiesWhenItIsAskedHasASuccessor) {
   dead.supervisor.reset();
   starters_ = {next.client, dead.client};
   WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
-  ASSERT_TRUE(worker.Start(page_, log_).ok());
+  ASSERT_TRUE(Start(worker).ok());
   EXPECT_THAT(starters_, ::testing::IsEmpty());
   SupervisorCommand start;
   ReceiveStart(next, &start);
@@ -102,12 +117,25 @@ TEST_F(WorkerProcessTest, WhatTheAgentShowsAndWhatItWasGivenIsNotTheJobsToSee) {
   Pair pair = Connected();
   starters_ = {pair.client};
   WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
-  ASSERT_TRUE(worker.Start(page_).ok());
+  ASSERT_TRUE(Start(worker).ok());
   SupervisorCommand start;
   ReceiveStart(pair, &start);
   EXPECT_THAT(start.start().unset_env(),
               ::testing::IsSupersetOf({"LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE",
                                        "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET"}));
+}
+
+// What its user's service manager gave a launcher is the run's.
+TEST_F(WorkerProcessTest, ARunOfItsUsersOwnLacksTheTokenAlone) {
+  Pair pair = Connected();
+  starters_ = {pair.client};
+  node_.is_private = true;
+  WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
+  ASSERT_TRUE(Start(worker).ok());
+  SupervisorCommand start;
+  ReceiveStart(pair, &start);
+  EXPECT_THAT(start.start().unset_env(),
+              ::testing::UnorderedElementsAre("LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"));
 }
 
 // The supervisor has the read ends as well, so epoll would go on telling of one that is closed
@@ -116,7 +144,7 @@ TEST_F(WorkerProcessTest, AStreamThatHasEndedStaysOpenUntilTheEndIsKnown) {
   Pair pair = Connected();
   starters_ = {pair.client};
   WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
-  ASSERT_TRUE(worker.Start(page_, log_).ok());
+  ASSERT_TRUE(Start(worker).ok());
   SupervisorCommand start;
   std::vector<UniqueFd> fds = ReceiveStart(pair, &start);
   ASSERT_GE(fds.size(), size_t{4});
