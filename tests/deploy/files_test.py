@@ -482,6 +482,18 @@ class SlurmJobTest(unittest.TestCase):
         self.assertIn("stopped", self.log())
         self.assertIn("scontrol requeue 5", self.log())
 
+    def test_one_whose_launcher_is_within_others_is_queued_again_too(self):
+        self.write("begun")
+        os.rename(os.path.join(self.dir, "launcher"), os.path.join(self.dir, "within"))
+        for outer, inner in (("launcher", "between"), ("between", "within")):  # as those of a container
+            self.write(outer, f"#!/bin/bash\n./{inner} \"$@\" & trap 'kill $!' TERM; wait $!; wait $!\n")
+            os.chmod(os.path.join(self.dir, outer), 0o755)
+        script = self.start()
+        self.await_log("works")
+        script.send_signal(signal.SIGUSR1)
+        self.ended(script)
+        self.assertIn("scontrol requeue 5", self.log())
+
     def test_one_that_has_not_is_queued_again_only_if_a_host_failed(self):
         for hosts, again in (("n1,n2\n", False), ("n1\n", True)):
             self.write("hosts", hosts)
