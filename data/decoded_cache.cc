@@ -42,6 +42,7 @@ struct CopyHeader {
 };
 // Longer than the longest pauses between runs of the same data; a copy can be made again.
 constexpr absl::Duration kKeep = absl::Hours(30 * 24);
+constexpr absl::Duration kTouch = absl::Hours(24);
 constexpr char kCopy[] = ".decoded", kLock[] = ".lock", kUnfinished[] = ".tmp";
 constexpr size_t kHashDigits = 16;
 constexpr char kMagic[8] = {'L', 'S', 'D', 'E', 'C', '0', '0', '1'};
@@ -97,15 +98,19 @@ absl::StatusOr<DecodedCopy> MapValid(const std::string& path, const CopyHeader& 
       header.payload_crc != libdeflate_crc32(0, bytes.data() + kOffset, expected.bytes)) {
     return absl::DataLossError(absl::StrCat(path, " is stale or damaged"));
   }
-  ::futimens(fd.get(),
-             nullptr);  // used now (IsUnused); where it may not be written nothing is removed
+  // Used now (IsUnused); where it may not be written nothing is removed. Not each time: over NFS
+  // other hosts read again what was written to.
+  if (absl::TimeFromTimespec(info.st_mtim) < Clock::Real()->Now() - kTouch) {
+    ::futimens(fd.get(), nullptr);
+  }
   return DecodedCopy{std::move(bytes), kOffset, true};
 }
 
 // Takes the lock at `path`; `operation` is LOCK_EX, or with LOCK_NB an error when another process
 // holds it.
 absl::StatusOr<UniqueFd> Lock(const std::string& path, int operation) {
-  while (true) {
+  constexpr int kTries = 100;
+  for (int i = 0; i < kTries; ++i) {
     UniqueFd fd(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
     while (::flock(fd.get(), operation) != 0) {
@@ -119,6 +124,7 @@ absl::StatusOr<UniqueFd> Lock(const std::string& path, int operation) {
       return fd;
     }
   }
+  return absl::UnavailableError(absl::StrCat("lock ", path, ": it is another file each time"));
 }
 
 // Returns whether nothing is at `path`, or a file of ours that was not used for kKeep.

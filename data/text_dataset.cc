@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <functional>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,10 +24,10 @@ namespace lockstep::data {
 namespace {
 
 // Files of so many bytes are mapped, and of the others so many of the largest: all workers of a
-// host share their pages. The rest is read into memory, since a process may have 65,530 mappings
-// (vm.max_map_count).
+// host share their pages. The rest, which each worker has of its own, is read into memory, since a
+// process may have 65,530 mappings (vm.max_map_count), and opens both splits.
 constexpr int64_t kMappedBytes = int64_t{1} << 20;
-constexpr size_t kMappedFiles = 1024;
+constexpr size_t kMappedFiles = 24000;
 
 // The bytes of several files one after another.
 class Text {
@@ -56,9 +56,11 @@ class Text {
     const auto first = std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin();
     const auto last = std::lower_bound(ends_.begin(), ends_.end(), end) - ends_.begin();
     const absl::Span<File> opened(files_.data() + first, static_cast<size_t>(last - first + 1));
-    const int64_t least = LeastMapped();
+    const std::vector<bool> is_mapped = Mapped();
     size_t bytes = 0;
-    for (const File& file : opened) bytes += file.size < least ? static_cast<size_t>(file.size) : 0;
+    for (const File& file : opened) {
+      if (!is_mapped[PlaceOf(file)]) bytes += static_cast<size_t>(file.size);
+    }
     if (bytes > 0) {
       absl::StatusOr<MappedBytes> memory = MappedBytes::Anonymous(bytes);
       if (!memory.ok()) return Annotate(memory.status(), opened.front().path);
@@ -66,7 +68,7 @@ class Text {
     }
     absl::Span<uint8_t> room = memory_.writable();
     for (File& file : opened) {
-      if (file.size >= least) {
+      if (is_mapped[PlaceOf(file)]) {
         LS_ASSIGN_OR_RETURN(file.mapped, MappedBytes::OpenFile(file.path));
         LS_RETURN_IF_ERROR(CheckSize(file, static_cast<int64_t>(file.mapped.size())));
         file.data = file.mapped.data();
@@ -117,13 +119,22 @@ class Text {
     MappedBytes mapped = {};        // empty where it was read
   };
 
-  // Returns the bytes that a file must have to be mapped.
-  int64_t LeastMapped() const {
-    if (files_.size() <= kMappedFiles) return 0;
-    std::vector<int64_t> sizes;
-    for (const File& file : files_) sizes.push_back(file.size);
-    std::nth_element(sizes.begin(), sizes.begin() + kMappedFiles, sizes.end(), std::greater<>());
-    return std::min(sizes[kMappedFiles] + 1, kMappedBytes);
+  size_t PlaceOf(const File& file) const { return static_cast<size_t>(&file - files_.data()); }
+
+  // By place: whether the file is mapped.
+  std::vector<bool> Mapped() const {
+    std::vector<size_t> places(files_.size());
+    std::iota(places.begin(), places.end(), size_t{0});
+    const size_t most = std::min(kMappedFiles, places.size());
+    std::nth_element(places.begin(), places.begin() + static_cast<int64_t>(most), places.end(),
+                     [&](size_t a, size_t b) {
+                       return std::pair(-files_[a].size, a) < std::pair(-files_[b].size, b);
+                     });
+    std::vector<bool> mapped(files_.size());
+    for (size_t i = 0; i < places.size(); ++i) {
+      mapped[places[i]] = i < most || files_[places[i]].size >= kMappedBytes;
+    }
+    return mapped;
   }
   static absl::Status CheckSize(const File& file, int64_t size) {
     if (size == file.size) return absl::OkStatus();
