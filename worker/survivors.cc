@@ -14,6 +14,8 @@
 namespace lockstep::worker {
 namespace {
 
+constexpr int64_t kNumbers = 1024;  // the coordinator gives fewer while a worker connects
+
 // Hosts give their coordinator up at times that differ.
 constexpr absl::Duration kPatience = absl::Seconds(15);
 
@@ -31,8 +33,10 @@ void Survivors::NoteLost(const GroupSpec& group, const GroupEnd& end) {
 
 absl::StatusOr<std::string> Survivors::SaveTogether(const Parts& parts) {
   if (!last_.has_value()) return absl::FailedPreconditionError("no step was made");
-  // A number that was given up in Connect is of no use any more.
-  int64_t number = std::max<int64_t>(last_->generation(), parts.newest_generation);
+  // A number that was given up in Connect is of no use any more, and not all have heard of it: all
+  // of them come to the same one beyond it.
+  const int64_t newest = std::max<int64_t>(last_->generation(), parts.newest_generation);
+  int64_t number = (newest / kNumbers + 1) * kNumbers - 1;
   absl::StatusOr<std::string> saved;
   for (const bool near : {false, true}) {
     const Generation left = SurvivorsOf(*last_, ++number, [&](const Member& member) {

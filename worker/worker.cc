@@ -110,7 +110,7 @@ class Worker {
   // Data, plan, memory, kernels: all that does not depend on the other workers.
   absl::Status Prepare() {
     board_.Enter(LOADING);
-    LS_ASSIGN_OR_RETURN(data_, OpenJobData(job_));
+    LS_RETURN_IF_ERROR(OpenData());
     LS_RETURN_IF_ERROR(FingerprintData());
     board_.Enter(COMPILING);
     LS_ASSIGN_OR_RETURN(const JobSpec own, JobOnDevice(job_, bootstrap_.assignment()));
@@ -150,6 +150,24 @@ class Worker {
   void Warn(const CompiledJob& compiled) const {
     if (bootstrap_.assignment().slot() != 0) return;
     for (const std::string& warning : WarningsOf(compiled)) LS_LOG_WARNING << warning;
+  }
+
+  // What is told of the files, now and later, is to be of what was opened: opening may take long.
+  absl::Status OpenData() {
+    LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
+    for (int tries = 0; tries < 2; ++tries) {
+      const uint64_t train = data::StampFiles(source, /*test=*/false);
+      const uint64_t both = data::StampFiles(source, /*test=*/true);
+      LS_ASSIGN_OR_RETURN(data_, OpenJobData(job_));
+      const bool evaluates = data_.test != nullptr;
+      if (data::StampFiles(source, evaluates) == (evaluates ? both : train)) {
+        return absl::OkStatus();
+      }
+      LS_LOG_WARNING
+          << "files of the job's data were replaced or written to while they were opened";
+    }
+    return absl::UnavailableError(
+        "files of the job's data are being written to: no two workers would see the same");
   }
 
   // Finds what tells the coordinator whether this host has the data that the others have.
