@@ -262,10 +262,10 @@ void Form(Context& context, Job& job, const Members& members) {
   }
   const int64_t previous = job.generation.message.generation();
   TellWrittenData(context, job, members);
+  NoteSameData(members, job);
   job.generation = GenerationState{};
   job.generation.message = Deal(job, highest + 1, members);
   for (Worker* worker : members) worker->member_of = highest + 1;
-  NoteSameData(members, job);
   TellCheckpoint(job, previous, &job.generation.message);
   job.suspected = absl::InfiniteFuture();
   job.cuts.clear();

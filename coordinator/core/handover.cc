@@ -11,6 +11,7 @@
 #include "coordinator/core/generation.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/preemption.h"
+#include "coordinator/core/same_data.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/standby.h"
 #include "job/meaning/defaults.h"
@@ -216,7 +217,11 @@ bool IsFit(Context& context, Job& job, Slot& relief) {
                        InterfacesFlag(context.state.options.nodes_by), ")");
   }
   if (why.empty()) return true;
-  ExcludeNode(context, job, relief.worker->node_id, why);
+  const bool other_data = std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    return IsLivingMember(job, slot) && slot.worker->ready &&
+           OtherData(*relief.worker, *slot.worker) == why;
+  });
+  ExcludeNode(context, job, relief.worker->node_id, why, other_data);
   AppendNotice(context, job,
                absl::StrCat(OnNode(*relief.worker), " was to relieve rank ", relief.relieves,
                             ", and cannot: ", why));

@@ -64,6 +64,7 @@ void TellWrittenData(Context& context, const Job& job, const Members& members) {
 
 void NoteSameData(const Members& members, Job& job) {
   for (const Worker* worker : members) {
+    if (IsMember(job, *worker)) continue;  // it may have opened them before they were others
     const auto excluded = job.excluded.find(worker->node_id);
     if (excluded != job.excluded.end()) excluded->second.other_data = false;
   }

@@ -228,7 +228,7 @@ bool IsTooSmallToLeave(const Job& job) {
 void PlaceUnplaced(Context& context, Job& job) {
   if (job.ending || !WaitsForNode(job) || (job.drain && !IsTooSmallToLeave(job))) return;
   State& state = context.state;
-  std::array<std::map<std::string, Node>::iterator, 3> next;
+  std::array<std::map<std::string, Node>::iterator, 4> next;
   next.fill(state.nodes.begin());
   const auto look = [&](size_t place, bool may_wait, bool other_data) -> Node* {
     for (auto& it = next[place]; it != state.nodes.end(); ++it) {
@@ -236,14 +236,15 @@ void PlaceUnplaced(Context& context, Job& job) {
     }
     return nullptr;
   };
-  const auto find = [&](bool may_wait) -> Node* {
+  // A spare is not worth a try there.
+  const auto find = [&](bool is_spare, bool may_wait) -> Node* {
     Node* const node = look(may_wait ? 1 : 0, may_wait, /*other_data=*/false);
-    return node != nullptr || may_wait ? node : look(2, may_wait, /*other_data=*/true);
+    return node != nullptr || is_spare ? node : look(may_wait ? 3 : 2, may_wait, true);
   };
   bool placed = false;
   for (Slot& slot : job.slots) {
     if (!slot.unplaced()) continue;
-    PlaceBy(context, job, slot, find);
+    PlaceBy(context, job, slot, [&](bool may_wait) { return find(slot.standby, may_wait); });
     placed = placed || !slot.unplaced();
   }
   if (placed || !job.drain) context.touched_jobs.insert(job.id);
@@ -328,12 +329,13 @@ bool WaitsForNode(const Job& job) {
 }
 
 void PlaceLife(Context& context, const Job& job, Slot& slot) {
-  PlaceBy(context, job, slot, [&](bool may_wait) { return FindRoom(context, job, may_wait); });
+  PlaceBy(context, job, slot,
+          [&](bool may_wait) { return FindRoom(context, job, may_wait, slot.standby); });
 }
 
-Node* FindRoom(Context& context, const Job& job, bool may_wait) {
+Node* FindRoom(Context& context, const Job& job, bool may_wait, bool is_spare) {
   for (const bool other_data : {false, true}) {
-    if (other_data && may_wait) break;
+    if (other_data && is_spare) break;
     for (auto& [id, node] : context.state.nodes) {
       if (HasRoom(context, job, node, may_wait, other_data)) return &node;
     }
@@ -347,9 +349,9 @@ Node* FindRoomToRelieve(Context& context, const Job& job, const Worker& relieved
   return FindRoom(context, job);
 }
 
-Slot* AddSlot(Context& context, Job& job, bool may_wait) {
+Slot* AddSlot(Context& context, Job& job, bool may_wait, bool is_spare) {
   if (job.slots.size() >= static_cast<size_t>(kMaxWorkers)) return nullptr;
-  const Node* const node = FindRoom(context, job, may_wait);
+  const Node* const node = FindRoom(context, job, may_wait, is_spare);
   if (node == nullptr) return nullptr;
   Slot& slot = job.slots.emplace_back();
   slot.lives = job.lives;

@@ -20,7 +20,9 @@ constexpr absl::Duration kAgainAfter = absl::Seconds(10);
 void Replace(Context& context, Job& job, Slot& slot) {
   if (HasOtherData(*slot.worker)) {
     Exclude(context, job, *slot.worker);
-    return Retire(context, job, slot, /*fault=*/0);
+    Retire(context, job, slot, /*fault=*/0);
+    slot.node_id.clear();
+    return;
   }
   if (IsForGood(*slot.worker)) {
     job.no_standby = true;
@@ -61,7 +63,7 @@ void KeepStandbys(Context& context, Job& job) {
   }
   for (; there < wanted && !job.no_standby; ++there) {
     if (!WhyNoMore(context.state, job, 1).empty()) return;
-    Slot* slot = AddSlot(context, job, /*may_wait=*/true);
+    Slot* slot = AddSlot(context, job, /*may_wait=*/true, /*is_spare=*/true);
     if (slot == nullptr) return;
     slot->standby = true;
     StartLife(context, job, *slot);
