@@ -48,7 +48,10 @@ namespace {
 
 constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
-constexpr absl::Duration kGiveUpAfter = absl::Seconds(10);
+// Longer than a coordinator that stands still takes to be found out (PrivateCoordinator), and the
+// next one to serve: on a quiet run its connection is known to be dead long before. One that is
+// lost for good is told of at once.
+constexpr absl::Duration kGiveUpAfter = absl::Seconds(30);
 constexpr absl::Duration kHostsLeave = absl::Seconds(15);
 
 class LocalRun {

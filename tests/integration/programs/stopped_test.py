@@ -104,6 +104,21 @@ class StoppedPrivateCoordinator(harness.ProgramTest, Metrics):
         self.assertEqual((result["faults"], result["generations"], result["model"]["sha256"]), ([], 1, wanted))
         self.assert_nothing_left()
 
+    def test_a_run_of_which_nothing_is_heard_waits_for_the_next_one(self):
+        self.write("quiet.py", "import os, time\nopen('there', 'w').close()\n"
+                   "while not os.path.exists('leave'): time.sleep(0.05)\n")
+        child = self.start("launcher", "--", "python3", "quiet.py")
+        wait_until(lambda: os.path.exists(os.path.join(self.dir, "there")), 30, "it runs")
+        (coordinator,) = self.processes("coordinator")
+        coordinator.kill(signal.SIGSTOP)
+        wait_until(lambda: [p.pid for p in self.processes("coordinator")] not in ([], [coordinator.pid]), 60,
+                   "another one is there")
+        self.write("leave", "")
+        code, out, err = self.finish(child, 60)
+        self.assertEqual(code, 0, out + err)
+        self.assertIn("has answered nothing for 12s and was killed; it is started again", err)
+        self.assert_nothing_left()
+
 
 @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
 class SuspendedMachine(harness.ProgramTest, Metrics):
