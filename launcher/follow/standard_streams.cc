@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/follow/standard_streams.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -12,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/status.h"
 
 namespace lockstep::launcher {
@@ -19,9 +21,20 @@ namespace {
 
 constexpr size_t kFileAtOnce = size_t{256} << 10;
 constexpr absl::Duration kLookAgain = absl::Minutes(1);
+// A terminal with room for one byte takes no end of a line, which is two there.
+constexpr absl::Duration kTryAgain = absl::Milliseconds(5);
 
 bool LeadToTheSame(const struct stat& one, const struct stat& other) {
   return one.st_dev == other.st_dev && one.st_ino == other.st_ino && one.st_rdev == other.st_rdev;
+}
+
+// A terminal takes all of a text before write(2) returns, however little room there was. So it is
+// opened once more, to be written to without blocking: who shares `fd` is none the wiser. Invalid:
+// it is no terminal, or may not be opened, as after su(1); then it is as it was.
+UniqueFd OpenTerminal(int fd) {
+  if (::isatty(fd) == 0) return UniqueFd();
+  return UniqueFd(::open(absl::StrCat("/proc/self/fd/", fd).c_str(),
+                         O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
 }
 
 }  // namespace
@@ -38,6 +51,8 @@ StandardStreams::StandardStreams(int out, int err, absl::Duration still)
       of.fd = stream == 0 ? out : err;
       there = ::fstat(of.fd, &places[stream]) == 0 && there;
       of.at_once = S_ISREG(places[stream].st_mode) ? kFileAtOnce : PIPE_BUF;
+      of.terminal = OpenTerminal(of.fd);
+      if (of.terminal.valid()) of.fd = of.terminal.get();
     }
   }
   same_place_ = there && LeadToTheSame(places[0], places[1]);
@@ -162,6 +177,7 @@ void StandardStreams::WriteSome(int stream) {
   const ssize_t n = ::write(fd, rest.data(), rest.size());
   const int why = n < 0 ? errno : 0;
   // Whoever gave us the descriptor may not wait with it himself (EAGAIN), but for a reader we do.
+  if (why == EAGAIN) Clock::Real()->Sleep(kTryAgain);
   if (why == EINTR || why == EAGAIN) return;
   {
     absl::MutexLock lock(&mu_);

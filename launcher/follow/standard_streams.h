@@ -33,7 +33,8 @@ class StandardStreams : public TextSink {
   // After Hurry it is given up when nothing was read for so long.
   static constexpr absl::Duration kStill = absl::Seconds(1);
 
-  // Writes to these descriptors, which stay the caller's. `still`: kStill, but for tests.
+  // Writes to these descriptors, which stay the caller's; to the terminal where one is a
+  // terminal's. `still`: kStill, but for tests.
   explicit StandardStreams(int out = STDOUT_FILENO, int err = STDERR_FILENO,
                            absl::Duration still = kStill);
   // Blocks as Flush.
@@ -54,7 +55,8 @@ class StandardStreams : public TextSink {
   };
   struct Stream {
     int fd = -1;
-    size_t at_once = 0;  // bytes that do not block when poll(2) says that there is room
+    UniqueFd terminal = UniqueFd();  // what fd is then
+    size_t at_once = 0;              // bytes that do not block when poll(2) says that there is room
     std::deque<Text> texts = {};
     size_t waiting = 0;  // bytes
   };

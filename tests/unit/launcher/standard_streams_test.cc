@@ -4,11 +4,16 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/synchronization/notification.h"
 #include "common/fd.h"
 #include "common/thread.h"
 #include "gmock/gmock.h"
@@ -45,6 +50,16 @@ struct Pipe {
     return std::string(buffer, n > 0 ? static_cast<size_t>(n) : 0);
   }
   UniqueFd read, write;
+};
+
+struct Terminal {
+  Terminal() : reader(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
+    EXPECT_EQ(::grantpt(reader.get()), 0);
+    EXPECT_EQ(::unlockpt(reader.get()), 0);
+    end.reset(::open(::ptsname(reader.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+    EXPECT_TRUE(end.valid());
+  }
+  UniqueFd reader, end;
 };
 
 constexpr absl::Duration kStill = absl::Milliseconds(1);
@@ -90,6 +105,40 @@ TEST(StandardStreamsTest, WhoIsInAHurryWaitsForNobody) {
   EXPECT_FALSE(streams.Flush().ok());
   streams.Err("what is last\n");
   EXPECT_EQ(err.Read(20), "[1 message is not sh") << "and the other stream goes on";
+}
+
+TEST(StandardStreamsTest, WhoIsInAHurryWaitsForNoTerminal) {
+  Terminal terminal;
+  auto streams = std::make_unique<StandardStreams>(terminal.end.get(), terminal.end.get(), kStill);
+  absl::Notification ended;
+  streams->Err(kMuch);
+  char first;
+  EXPECT_EQ(::read(terminal.reader.get(), &first, 1), 1);
+  Thread ends("ends", [&] {
+    streams->Hurry();
+    streams.reset();
+    ended.Notify();
+  });
+  EXPECT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  terminal.reader.reset();  // who still waits goes on
+  ends.Join();
+}
+
+TEST(StandardStreamsTest, ATerminalThatIsReadLateShowsAllOfIt) {
+  const Terminal terminal;
+  std::string wanted, got;
+  for (int i = 0; i < 5000; ++i) absl::StrAppend(&wanted, "line ", i, "\n\n");
+  StandardStreams streams(terminal.end.get(), terminal.end.get());
+  streams.Out(wanted);
+  const std::string shown = absl::StrReplaceAll(wanted, {{"\n", "\r\n"}});
+  while (got.size() < shown.size()) {
+    char buffer[1000];
+    const ssize_t n = ::read(terminal.reader.get(), buffer, sizeof(buffer));
+    ASSERT_GT(n, 0);
+    got.append(buffer, static_cast<size_t>(n));
+  }
+  EXPECT_EQ(got, shown);
+  EXPECT_TRUE(streams.Flush().ok());
 }
 
 TEST(StandardStreamsTest, WhatFindsNoRoomIsCounted) {
