@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/agent/output.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -52,7 +53,22 @@ void LogFile::Use(UniqueFd fd, std::string path) {
   path_ = std::move(path);
 }
 
-absl::Status LogFile::Append(const std::vector<std::string>& lines) {
+size_t LogFile::KeepWhole(const std::vector<std::string>& lines, size_t written) const {
+  size_t whole = 0, bytes = 0;
+  for (; whole < lines.size() && bytes + lines[whole].size() + 1 <= written; ++whole) {
+    bytes += lines[whole].size() + 1;
+  }
+  struct stat file {};
+  const auto torn = static_cast<off_t>(written - bytes);
+  // Where that fails, too, the next line is written behind the part.
+  if (torn > 0 && ::fstat(fd_.get(), &file) == 0 && file.st_size >= torn) {
+    (void)!::ftruncate(fd_.get(), file.st_size - torn);
+  }
+  return whole;
+}
+
+absl::Status LogFile::Append(const std::vector<std::string>& lines, size_t* logged) {
+  if (logged != nullptr) *logged = 0;
   if (!fd_.valid()) return absl::OkStatus();
   std::string text;
   for (const std::string& line : lines) absl::StrAppend(&text, line, "\n");
@@ -63,11 +79,14 @@ absl::Status LogFile::Append(const std::vector<std::string>& lines) {
     if (n < 0) {
       absl::Status failed =
           ErrnoStatus(errno, absl::StrCat("cannot write ", path_, " (the job goes on without it)"));
+      const size_t whole = KeepWhole(lines, text.size() - rest.size());
+      if (logged != nullptr) *logged = whole;
       fd_.reset();
       return failed;
     }
     rest.remove_prefix(static_cast<size_t>(n));
   }
+  if (logged != nullptr) *logged = lines.size();
   return absl::OkStatus();
 }
 

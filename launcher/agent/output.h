@@ -5,6 +5,7 @@
 #ifndef LOCKSTEP_LAUNCHER_AGENT_OUTPUT_H_
 #define LOCKSTEP_LAUNCHER_AGENT_OUTPUT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -56,10 +57,15 @@ class LogFile {
   void Use(UniqueFd fd, std::string path);
   // -1: it has none, or not any more.
   int fd() const { return fd_.get(); }
-  // Errors: as of write(2), once; ResourceExhausted for a full disk.
-  absl::Status Append(const std::vector<std::string>& lines);
+  // Errors: as of write(2), once; ResourceExhausted for a full disk. `logged`, unless it is null:
+  // how many of the lines are in the file; the part of the next one that was written is taken out
+  // again.
+  absl::Status Append(const std::vector<std::string>& lines, size_t* logged = nullptr);
 
  private:
+  // Of `lines`, `written` bytes are there. Returns how many lines are whole; cuts the rest off.
+  size_t KeepWhole(const std::vector<std::string>& lines, size_t written) const;
+
   std::string path_;
   UniqueFd fd_;
 };

@@ -135,7 +135,7 @@ ProcessStarter::Callbacks WorkerProcess::Adopt(std::shared_ptr<SupervisorClient>
   disk_ = node_->disk(assignment_.job_id());
   log_ = std::make_shared<LogFile>();
   log_->Use(std::move(kept.fds[2]), LogPath());
-  std::vector<std::string> unlogged = {""};  // ends the line of which a part was written
+  std::vector<std::string> unlogged;
   if (const int64_t lost = kept.process.lost_lines(); lost > 0) {
     unlogged.push_back(absl::StrCat("[", lost, lost == 1 ? " line is" : " lines are",
                                     " missing here: this log could not be written]"));
@@ -145,7 +145,7 @@ ProcessStarter::Callbacks WorkerProcess::Adopt(std::shared_ptr<SupervisorClient>
     if (line.unlogged()) unlogged.push_back(line.text());
     node_->on_lines(this, line.is_stderr(), {line.text()});
   }
-  if (unlogged.size() > 1) Write(std::move(unlogged));
+  Write(std::move(unlogged));
   return Callbacks();
 }
 

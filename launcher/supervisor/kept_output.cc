@@ -22,7 +22,7 @@ KeptOutput::KeptOutput(UniqueFd out, UniqueFd err, UniqueFd log) : log_(std::mov
 
 void KeptOutput::UseLog() {
   log_file_.Use(UniqueFd(::fcntl(log_.get(), F_DUPFD_CLOEXEC, 0)), "a worker's log");
-  log_works_ = true;
+  log_works_ = log_file_.fd() >= 0;
 }
 
 void KeptOutput::Begin(int stream, const std::string& partial) {
@@ -53,10 +53,11 @@ void KeptOutput::Read(int stream) {
 void KeptOutput::Take(int stream, const std::vector<std::string>& lines) {
   if (lines.empty()) return;
   // Without a log the job goes on, and the lines wait for an agent that can write them.
-  if (log_works_) log_works_ = log_file_.Append(lines).ok();
-  for (const std::string& line : lines) {
-    bytes_ += line.size() + 1;
-    lines_.push_back({stream, line, log_works_});
+  size_t logged = 0;
+  if (log_works_) log_works_ = log_file_.Append(lines, &logged).ok();
+  for (size_t i = 0; i < lines.size(); ++i) {
+    bytes_ += lines[i].size() + 1;
+    lines_.push_back({stream, lines[i], i < logged});
   }
   while (bytes_ > kBytes) {
     bytes_ -= lines_.front().text.size() + 1;

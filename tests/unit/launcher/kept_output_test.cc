@@ -6,7 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/supervisor.pb.h"
+#include "tests/unit/worker/file_limit.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -28,7 +32,7 @@ struct Printed {
     EXPECT_EQ(::pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
     print.reset(ends[1]);
     kept = std::make_unique<KeptOutput>(UniqueFd(ends[0]), UniqueFd(),
-                                        UniqueFd(::open(log, O_WRONLY | O_CLOEXEC)));
+                                        UniqueFd(::open(log, O_WRONLY | O_APPEND | O_CLOEXEC)));
   }
   void Print(const std::string& text) {
     EXPECT_EQ(::write(print.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
@@ -60,6 +64,32 @@ TEST(KeptOutputTest, AFullDiskCostsNoLineThatAnAgentCanWriteLater) {
   EXPECT_THAT(printed.HandOver(&process), ElementsAre("one", "two"));
   EXPECT_EQ(process.lost_lines(), 0);
   EXPECT_EQ(process.partial(0), "beg");
+}
+
+TEST(KeptOutputTest, WhatADiskTookBeforeItWasFullIsNotWrittenAgain) {
+  const std::string path = ::testing::TempDir() + "/full.log";
+  std::ofstream(path).close();
+  Printed printed(path.c_str());
+  const auto log = [&] {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  };
+  {
+    const worker::FileLimit full(10);
+    printed.Print("one\ntwo\nthree\nfour\n");
+  }
+  EXPECT_EQ(log(), "one\ntwo\n") << "and no part of a line";
+  KeptProcess process;
+  EXPECT_THAT(printed.HandOver(&process), ElementsAre("three", "four"));
+  std::filesystem::remove(path);
+}
+
+TEST(KeptOutputTest, WithoutALogLinesWaitForAnAgent) {
+  Printed printed("/no such log");
+  printed.Print("one\n");
+  KeptProcess process;
+  EXPECT_THAT(printed.HandOver(&process), ElementsAre("one"));
 }
 
 TEST(KeptOutputTest, WhatIsInTheLogIsNotWrittenAgain) {

@@ -175,7 +175,7 @@ TEST_F(WorkerProcessTest, WhatWasNotLoggedWithoutAnAgentIsLoggedByTheNextOne) {
   EXPECT_TRUE(disk_->Settle(absl::Seconds(20)));
   std::ostringstream log;
   log << std::ifstream(path).rdbuf();
-  EXPECT_EQ(log.str(), "\n[2 lines are missing here: this log could not be written]\nit waited\n");
+  EXPECT_EQ(log.str(), "[2 lines are missing here: this log could not be written]\nit waited\n");
   EXPECT_THAT(worker.LastOutput(), ::testing::ElementsAre("it is there", "it waited"));
   std::filesystem::remove(path);
 }
