@@ -29,7 +29,7 @@ absl::StatusOr<data::Source> DataSource(const Train& train);
 // How its training images are changed at random.
 data::Augment AugmentOf(const Train& train);
 
-// What is done to a plan, as `train.passes` has it.
+// Returns what is done to a plan, as `train.passes` has it.
 engine::PassOptions PassOptionsOf(const Passes& passes);
 
 // Samples that are evaluated at once: `given`, and where it is 0 what fits samples of `fields`.
