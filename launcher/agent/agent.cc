@@ -189,6 +189,7 @@ AgentImpl::~AgentImpl() {
   // Nobody calls back after this.
   workers_.clear();
   supervisors_.reset();
+  if (!SettleDisks() && options_.on_hung_disk) options_.on_hung_disk();
 }
 
 void AgentImpl::Detach() {
@@ -196,7 +197,17 @@ void AgentImpl::Detach() {
   loop_->Stop();
   for (const auto& [incarnation, worker] : workers_) worker->LeavePartial();
   // What comes next into the logs comes from the supervisors.
-  for (const auto& [job_id, disk] : disks_) disk->Settle(kLastWords);
+  SettleDisks();
+}
+
+bool AgentImpl::SettleDisks() {
+  bool settled = true;
+  for (const auto& [job_id, disk] : disks_) {
+    bool done = disk->Settle(kLastWords);
+    while (!done && !disk->stands(kLastWords)) done = disk->Settle(kLastWords);  // it is slow
+    settled = settled && done;
+  }
+  return settled;
 }
 
 void AgentImpl::Stop(bool kill) {

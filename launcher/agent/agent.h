@@ -63,6 +63,9 @@ struct AgentOptions {
   int life_words = LifePage::kWords;
   // How the log of a run is opened; tests have their own. Called on the thread of the run's disk.
   std::function<absl::StatusOr<UniqueFd>(const WorkerAssignment&, bool own)> open_log = OpenRunLog;
+  // Called at the agent's end, when all else is over, where the disk of a run does not answer: to
+  // end the process at once, since the agent would wait for the disk. Null: it waits.
+  std::function<void()> on_hung_disk;
   // How sessions are opened; tests have their own.
   std::function<std::unique_ptr<coordinator::AgentSession>(const coordinator::ClientOptions&,
                                                            coordinator::AgentSession::Callbacks)>

@@ -101,6 +101,8 @@ class AgentImpl : public Agent {
   void OnLogOpened(const std::string& incarnation, const WorkerProcess::Log& log);
   absl::Status StartWorker(WorkerProcess* worker, const WorkerProcess::Log& log);
   std::shared_ptr<RunDisk> DiskOf(const std::string& job_id);
+  // Waits for those that answer. Returns whether everything is done.
+  bool SettleDisks();
   // Says which disks do not answer.
   void LookAtDisks();
   absl::StatusOr<std::shared_ptr<LifePage>> PageOf(const std::string& job_id);

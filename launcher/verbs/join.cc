@@ -99,6 +99,18 @@ int RunJoin(const JoinArgs& args, Spawner* spawner) {
     if (count == 1) leaving.restart = keeps && signal == SIGTERM;
   });
   spawner->SetOnLost([&leaving] { leaving.Fail("the spawner process was killed"); });
+  const auto ended = [&leaving] {
+    absl::MutexLock lock(&leaving.mu);
+    if (leaving.failure.empty()) return kExitInterrupted;
+    return Complain(absl::InternalError(leaving.failure));
+  };
+  // The next agent is to have the state folder now; a thread that a disk keeps ends with the
+  // process.
+  options->on_hung_disk = [&ended] {
+    LS_LOG_WARNING << "a run's disk does not answer: ends without waiting for it, and its logs may "
+                      "lack what came last";
+    ::_exit(ended());
+  };
   absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(*std::move(options));
   if (!agent.ok()) return Complain(agent.status());
   LS_LOG_INFO << "this host offers " << slots << " worker slots";
@@ -136,9 +148,7 @@ int RunJoin(const JoinArgs& args, Spawner* spawner) {
     }
   }
   agent->reset();
-  absl::MutexLock lock(&leaving.mu);
-  if (leaving.failure.empty()) return kExitInterrupted;
-  return Complain(absl::InternalError(leaving.failure));
+  return ended();
 }
 
 }  // namespace lockstep::launcher

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preloaded into a coordinator, makes the disk of its journal as $LOCKSTEP_TEST_DISK, a file, says:
-// "full" (ENOSPC), "broken" (EIO), "stalls" (no write ends until the file says something else);
-// anything else: as it is.
+// Preloaded into a coordinator, makes the disk of its journal, or of the file that
+// $LOCKSTEP_TEST_DISK_OF names the end of, as $LOCKSTEP_TEST_DISK, a file, says: "full" (ENOSPC),
+// "broken" (EIO), "stalls" (no write ends until the file says something else); anything else: as it
+// is.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,14 +14,15 @@
 
 namespace {
 
-bool IsJournal(int fd) {
+bool IsMeant(int fd) {
   char link[64];
   char path[512];
   snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
   const ssize_t size = readlink(link, path, sizeof(path) - 1);
   if (size < 0) return false;
   path[size] = '\0';
-  return strstr(path, "journal.db") != nullptr;
+  const char* file = getenv("LOCKSTEP_TEST_DISK_OF");
+  return strstr(path, file == nullptr ? "journal.db" : file) != nullptr;
 }
 
 bool Says(const char* word) {
@@ -36,7 +38,7 @@ bool Says(const char* word) {
 
 // Returns whether an operation on `fd` fails; errno says how.
 bool Fails(int fd) {
-  if (!IsJournal(fd)) return false;
+  if (!IsMeant(fd)) return false;
   while (Says("stalls")) usleep(10000);
   if (Says("full")) {
     errno = ENOSPC;

@@ -15,6 +15,9 @@ from harness import steps_that_last, wait_until
 from nodes import Nodes
 
 
+DISK = os.environ.get("LOCKSTEP_DISK_TROUBLE", "")  # the library that makes the trouble
+
+
 class Supervised(Nodes):
     def job_file(self, nodes=1, nproc=2, steps=steps_that_last(30), restarts=0, name="tiny"):
         return self.write(f"{name}.yaml", harness.synthetic_job(
@@ -169,6 +172,23 @@ class Adoption(Supervised):
         self.write("go", "")
         status = self.ended(job)
         self.assertEqual(self.read(os.path.join(self.dir, status["run_dir"], "logs/0.log")), "begun and ended\n")
+
+    @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+    def test_a_runs_disk_that_hangs_does_not_keep_its_agent(self):
+        disk = self.write("disk", "well")
+        self.start_agent("node", 1, LD_PRELOAD=DISK, LOCKSTEP_TEST_DISK=disk, LOCKSTEP_TEST_DISK_OF="logs/0.log")
+        job = self.submit_command("import os, time\nwhile not os.path.exists('go'):\n"
+                                  "  print('line', flush=True)\n  time.sleep(0.01)\n")
+        log = os.path.join(self.dir, self.describe(job)["status"]["run_dir"], "logs/0.log")
+        wait_until(lambda: "line" in self.read(log), 30, "it prints")
+        self.write("disk", "stalls")
+        wait_until(lambda: "has not answered" in self.said("node"), 60, "the agent waits for the disk")
+        self.end(self.agents["node"], signal.SIGTERM)
+        self.assertIn("a run's disk does not answer", self.said("node"))
+        self.write("disk", "well")
+        self.write("go", "")
+        self.start_agent("node", 1)
+        self.ended(job)
 
     def test_a_command_goes_on_without_an_agent(self):
         self.start_agent("node", 2)
