@@ -20,6 +20,7 @@
 #include "common/life.h"
 #include "coordinator/client/client.h"
 #include "launcher/agent/data_addresses.h"
+#include "launcher/agent/health_check.h"
 #include "launcher/agent/run_folder.h"
 #include "launcher/spawner/spawner.h"
 
@@ -63,6 +64,10 @@ struct AgentOptions {
   int life_words = LifePage::kWords;
   // How the log of a run is opened; tests have their own. Called on the thread of the run's disk.
   std::function<absl::StatusOr<UniqueFd>(const WorkerAssignment&, bool own)> open_log = OpenRunLog;
+  // Returns what is wrong with the disk of a run's folder; tests have their own. Called on the
+  // same.
+  std::function<std::string(const std::string& folder)> examine_run_disk =
+      [](const std::string& folder) { return ExamineDisk(folder, /*own=*/false); };
   // Called at the agent's end, when all else is over, where the disk of a run does not answer: to
   // end the process at once, since the agent would wait for the disk. Null: it waits.
   std::function<void()> on_hung_disk;

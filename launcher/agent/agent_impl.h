@@ -91,6 +91,8 @@ class AgentImpl : public Agent {
   void FindDataAddresses(const std::string& seen);
   // Returns whether the worker waits for a look at the host, as a job's first one does.
   bool AwaitsLook(const WorkerProcess& worker);
+  // Goes on with that: the host is well, and the job's disk is looked at.
+  void LookAtRun(const std::string& job_id, const std::string& folder);
   void OnLooked(const std::string& job_id, const std::string& problem, bool of_node);
   // Goes on with a worker: what it starts in is there, or cannot be had.
   void OnWorkdir(const std::string& incarnation, const absl::Status& made);

@@ -83,11 +83,16 @@ std::shared_ptr<RunDisk> AgentImpl::DiskOf(const std::string& job_id) {
 }
 
 void AgentImpl::LookAtDisks() {
+  std::vector<std::string> hung;
   for (const auto& [job_id, disk] : disks_) {
-    if (!disk->stands(kDiskPatience)) continue;
-    WarnOnce(absl::StrCat("the disk with the run of job ", job_id, " has not answered for ",
-                          absl::FormatDuration(kDiskPatience),
-                          ": the job's starts and logs wait for it"));
+    if (disk->stands(kDiskPatience)) hung.push_back(job_id);
+  }
+  for (const std::string& job_id : hung) {
+    const std::string problem =
+        absl::StrCat("the disk with the run of job ", job_id, " has not answered for ",
+                     absl::FormatDuration(kDiskPatience));
+    WarnOnce(absl::StrCat(problem, ": the job's starts and logs wait for it"));
+    OnLooked(job_id, problem, /*of_node=*/false);  // those that have not begun start elsewhere
   }
 }
 
@@ -100,11 +105,19 @@ bool AgentImpl::AwaitsLook(const WorkerProcess& worker) {
   });
   const StartGate::Answer answer = gate_.Add(job_id, worker.incarnation(), others_run);
   if (answer != StartGate::Answer::kAsk) return answer == StartGate::Answer::kWait;
-  health_->Ask(RunFolder(worker.assignment()),
-               [this, job_id](const std::string& problem, bool of_node) {
-                 loop_->Post([=, this] { OnLooked(job_id, problem, of_node); });
-               });
+  health_->Ask([this, job_id, folder = RunFolder(worker.assignment())](const std::string& problem) {
+    loop_->Post([=, this] {
+      problem.empty() ? LookAtRun(job_id, folder) : OnLooked(job_id, problem, /*of_node=*/true);
+    });
+  });
   return true;
+}
+
+void AgentImpl::LookAtRun(const std::string& job_id, const std::string& folder) {
+  DiskOf(job_id)->Do([this, job_id, folder] {
+    const std::string problem = options_.examine_run_disk(folder);
+    loop_->Post([=, this] { OnLooked(job_id, problem, /*of_node=*/false); });
+  });
 }
 
 void AgentImpl::OnLooked(const std::string& job_id, const std::string& problem, bool of_node) {

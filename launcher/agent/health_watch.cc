@@ -16,8 +16,8 @@ constexpr char kGpusNotYet[] = "its GPUs are being tried";
 
 HealthWatch::Options WithDisk(HealthWatch::Options options) {
   if (!options.examine_disk) {
-    options.examine_disk = [](const std::string& folder, bool own) {
-      return ExamineDisk(folder, own);
+    options.examine_disk = [](const std::string& folder) {
+      return ExamineDisk(folder, /*own=*/true);
     };
   }
   return options;
@@ -57,37 +57,27 @@ bool HealthWatch::AwaitFirst(absl::Duration timeout) {
                            [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return looked_; });
 }
 
-void HealthWatch::Ask(const std::string& folder, Done done) {
+void HealthWatch::Ask(Done done) {
   {
     absl::MutexLock lock(&mu_);
-    questions_.emplace_back(folder, std::move(done));
+    questions_.push_back(std::move(done));
   }
   changed_.NotifyAll();
 }
 
 std::string HealthWatch::LookAtFolders() const {
   for (const std::string& folder : options_.folders) {
-    std::string problem = options_.examine_disk(folder, /*own=*/true);
+    std::string problem = options_.examine_disk(folder);
     if (!problem.empty()) return problem;
   }
   return "";
 }
 
-void HealthWatch::BeginLooking() {
-  absl::MutexLock lock(&mu_);
-  looking_since_ = options_.clock->Now();
-}
-
-std::string HealthWatch::LookAt(const std::string& folder) {
-  BeginLooking();
-  std::string problem = options_.examine_disk(folder, /*own=*/false);
-  absl::MutexLock lock(&mu_);
-  looking_since_ = absl::InfiniteFuture();
-  return problem;
-}
-
 std::string HealthWatch::Look() {
-  BeginLooking();
+  {
+    absl::MutexLock lock(&mu_);
+    looking_since_ = options_.clock->Now();
+  }
   std::string problem = LookAtFolders();
   if (problem.empty()) problem = ExamineSharedMemory();
   if (problem.empty()) problem = ExamineMemory(AvailableMemory());
@@ -110,7 +100,7 @@ void HealthWatch::Run() {
   Look();
   TryGpus();
   while (true) {
-    std::vector<Question> questions;
+    std::vector<Done> questions;
     {
       absl::MutexLock lock(&mu_);
       const bool well = problem_.empty() && gpu_problem_.empty();
@@ -121,11 +111,7 @@ void HealthWatch::Run() {
       if (stop_) return;
       questions = std::exchange(questions_, {});
     }
-    for (const auto& [folder, done] : questions) {
-      const std::string problem = Look();
-      const bool of_node = !problem.empty();
-      done(of_node ? problem : LookAt(folder), of_node);
-    }
+    for (const Done& done : questions) done(Look());
     if (!questions.empty()) continue;
     bool gpus_are_bad;
     {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps looking whether work can be done on this host (health_check.h), on a thread of its own,
 // since a disk may not answer. It looks when it begins, when a job's first worker is about to
-// start, and again every minute while something is wrong. Thread-safety: thread-safe.
+// start, and again every minute while something is wrong. The disk of a job's run is not its
+// affair (RunDisk). Thread-safety: thread-safe.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_HEALTH_WATCH_H_
 #define LOCKSTEP_LAUNCHER_AGENT_HEALTH_WATCH_H_
 
@@ -25,7 +26,7 @@ class HealthWatch {
     // Tries the GPUs; returns what is wrong with them, or nothing. Null: there are none to try.
     // Called on the watch's thread; may block.
     std::function<std::string()> examine_gpus;
-    std::function<std::string(const std::string& folder, bool own)> examine_disk;  // null: the real
+    std::function<std::string(const std::string& folder)> examine_disk;  // null: the real
     absl::Duration again = absl::Minutes(1);
     // A look that takes longer is a finding itself.
     absl::Duration patience = absl::Seconds(10);
@@ -40,20 +41,14 @@ class HealthWatch {
   // Waits until the first look at all but the GPUs is over, `timeout` at most. Returns whether it
   // is.
   bool AwaitFirst(absl::Duration timeout);
-  // Looks now, and calls `done` on the watch's thread with what is wrong; it is `of_node`, or of
-  // the disk of this folder of a job alone, which is no word against the node. Does not block.
-  using Done = std::function<void(const std::string& problem, bool of_node)>;
-  void Ask(const std::string& folder, Done done);
+  // Looks now, and calls `done` on the watch's thread with what is wrong. Does not block.
+  using Done = std::function<void(const std::string& problem)>;
+  void Ask(Done done);
 
  private:
-  using Question = std::pair<std::string, Done>;
-
   void Run();
-  // Looks at everything but the GPUs. Returns what is wrong, also with these.
-  // As long as it takes the node is not known to be well.
-  void BeginLooking();
-  // What is wrong with a job's folder; empty: nothing.
-  std::string LookAt(const std::string& folder);
+  // Looks at everything but the GPUs. Returns what is wrong, also with these. As long as it takes
+  // the node is not known to be well.
   std::string Look();
   std::string LookAtFolders() const;
   void TryGpus();
@@ -66,7 +61,7 @@ class HealthWatch {
   absl::Time looking_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   std::string problem_ ABSL_GUARDED_BY(mu_);
   std::string gpu_problem_ ABSL_GUARDED_BY(mu_);
-  std::vector<Question> questions_ ABSL_GUARDED_BY(mu_);
+  std::vector<Done> questions_ ABSL_GUARDED_BY(mu_);
   Thread thread_;
 };
 

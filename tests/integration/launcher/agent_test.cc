@@ -343,6 +343,20 @@ TEST_F(AgentTest, ADiskThatOpensNothingHoldsUpItsJobAlone) {
   EXPECT_EQ(coordinator_.WaitForExit("hung.1").exit_code(), 0);
 }
 
+TEST_F(AgentTest, ADiskThatIsLookedAtWithoutEndHoldsUpItsJobAlone) {
+  absl::Notification answers;
+  options_.examine_run_disk = [&](const std::string& folder) -> std::string {
+    if (absl::StrContains(folder, "job-hung")) answers.WaitForNotification();
+    return "";
+  };
+  StartAgent();
+  coordinator_.Say(Want("c", {"hung.0"}, ""));
+  coordinator_.Say(Want("c", {"hung.0", "j.0"}, ""));
+  EXPECT_EQ(coordinator_.WaitForExit("j.0").exit_code(), 0);
+  answers.Notify();
+  EXPECT_EQ(coordinator_.WaitForExit("hung.0").exit_code(), 0);
+}
+
 TEST_F(AgentTest, ADiskThatTakesNothingHoldsUpItsJobAloneAndLosesNothing) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);

@@ -25,7 +25,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Pair;
 
 class HealthTest : public ::testing::Test {
  protected:
@@ -36,11 +35,11 @@ class HealthTest : public ::testing::Test {
   }
   ~HealthTest() override { fs::remove_all(path_); }
   // Asks and waits.
-  static std::pair<std::string, bool> Ask(HealthWatch& watch, const std::string& folder) {
+  static std::string Ask(HealthWatch& watch) {
     absl::Notification told;
-    std::pair<std::string, bool> answer;
-    watch.Ask(folder, [&](const std::string& problem, bool of_node) {
-      answer = {problem, of_node};
+    std::string answer;
+    watch.Ask([&](const std::string& problem) {
+      answer = problem;
       told.Notify();
     });
     told.WaitForNotification();
@@ -90,24 +89,19 @@ TEST_F(HealthTest, AWatchSaysWhatIsWrongUntilItIsNot) {
   HealthWatch::Options options;
   options.folders = {"/state"};
   std::string full;
-  options.examine_disk = [&](const std::string& folder, bool own) -> std::string {
-    EXPECT_EQ(own, folder == "/state");
+  options.examine_disk = [&](const std::string& folder) -> std::string {
     return folder == full ? "the disk of " + folder + " is full" : "";
   };
   options.again = absl::Hours(1);
   HealthWatch watch(std::move(options));
   ASSERT_TRUE(watch.AwaitFirst(absl::Seconds(30)));
   EXPECT_THAT(watch.problem(), IsEmpty());
-  EXPECT_THAT(Ask(watch, "/data"), Pair(IsEmpty(), false));
-  // A job's disk is the job's affair.
-  full = "/data";
-  EXPECT_THAT(Ask(watch, "/data"), Pair("the disk of /data is full", false));
-  EXPECT_THAT(watch.problem(), IsEmpty());
+  EXPECT_THAT(Ask(watch), IsEmpty());
   full = "/state";
-  EXPECT_THAT(Ask(watch, "/data"), Pair("the disk of /state is full", true));
+  EXPECT_EQ(Ask(watch), "the disk of /state is full");
   EXPECT_THAT(watch.problem(), "the disk of /state is full");
   full.clear();
-  EXPECT_THAT(Ask(watch, "/data"), Pair(IsEmpty(), false));
+  EXPECT_THAT(Ask(watch), IsEmpty());
   EXPECT_THAT(watch.problem(), IsEmpty());
 }
 
@@ -131,7 +125,7 @@ TEST_F(HealthTest, AWatchTriesGpusAgainUntilTheyCompute) {
   };
   HealthWatch watch(std::move(options));
   well.WaitForNotification();
-  EXPECT_THAT(Ask(watch, path_), Pair(IsEmpty(), false));
+  EXPECT_THAT(Ask(watch), IsEmpty());
   EXPECT_THAT(watch.problem(), IsEmpty());
   EXPECT_EQ(tries, 3);
 }
