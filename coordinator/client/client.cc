@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -108,8 +109,37 @@ class GrpcClient : public Client {
     stop_.NotifyAll();
     if (following_ != nullptr) following_->TryCancel();
   }
+  void StopCalls() override {
+    absl::MutexLock lock(&mu_);
+    calls_stopped_ = true;
+    for (grpc::ClientContext* const call : calls_) call->TryCancel();
+  }
 
  private:
+  // A call that StopCalls ends, while it lives.
+  class Stoppable {
+   public:
+    Stoppable(GrpcClient* client, grpc::ClientContext* call) : client_(*client), call_(call) {
+      absl::MutexLock lock(&client_.mu_);
+      client_.calls_.insert(call_);
+      if (client_.calls_stopped_) call_->TryCancel();
+    }
+    ~Stoppable() {
+      absl::MutexLock lock(&client_.mu_);
+      client_.calls_.erase(call_);
+    }
+    Stoppable(const Stoppable&) = delete;
+    Stoppable& operator=(const Stoppable&) = delete;
+
+   private:
+    GrpcClient& client_;
+    grpc::ClientContext* const call_;
+  };
+  bool calls_stopped() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return calls_stopped_;
+  }
+
   // There is a connection; what it shows is looked at soon, and from now on.
   void KeepRenewed() ABSL_LOCKS_EXCLUDED(mu_) {
     if (!IsRenewable(options_)) return;
@@ -124,6 +154,7 @@ class GrpcClient : public Client {
 
   // Once as long as it lasts: who asks again and again need not hear it each time.
   void WarnOfUnsaved(const grpc::ClientContext& context) ABSL_LOCKS_EXCLUDED(mu_) {
+    if (!options_.warns_of_unsaved) return;
     const auto& trailing = context.GetServerTrailingMetadata();
     const auto found = trailing.find(kUnsavedKey);
     const bool unsaved = found != trailing.end();
@@ -164,7 +195,11 @@ class GrpcClient : public Client {
           std::chrono::system_clock::now() +
           absl::ToChronoNanoseconds(route_->several() ? std::min(left, kPatienceWithOne) : left));
       Response response;
-      status = ((*Coordinator::NewStub(way.channel)).*method)(&context, request, &response);
+      {
+        const Stoppable stoppable(this, &context);
+        status = ((*Coordinator::NewStub(way.channel)).*method)(&context, request, &response);
+      }
+      if (!status.ok() && calls_stopped()) return absl::CancelledError("stopped");
       if (status.ok()) {
         if (IsNewlyOld()) KeepRenewed();
         WarnOfUnsaved(context);
@@ -203,6 +238,8 @@ class GrpcClient : public Client {
   grpc::ClientContext* following_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   CondVar stop_;
+  std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
+  bool calls_stopped_ ABSL_GUARDED_BY(mu_) = false;
   bool unsaved_ ABSL_GUARDED_BY(mu_) = false;              // what was shown last
   std::unique_ptr<Renewal> renewal_ ABSL_GUARDED_BY(mu_);  // null: not yet, or there is no need
 };

@@ -41,6 +41,8 @@ struct ClientOptions {
   std::string token = {};
   // What new connections use in its place once there is one; null: nothing does.
   std::shared_ptr<RenewedToken> renewed = nullptr;
+  // Whether a Client warns when what it is shown is not in the coordinator's journal yet.
+  bool warns_of_unsaved = true;
 };
 // The token that is to be used now.
 std::string CurrentToken(const ClientOptions& options);
@@ -100,6 +102,9 @@ class Client {
                                  absl::Duration give_up_after) = 0;
   // Ends a FollowJob that runs on another thread; does not wait for it.
   virtual void StopFollowing() = 0;
+  // Ends what runs on other threads, and what is asked later: with Cancelled, but for FollowJob,
+  // which StopFollowing ends. Does not wait for it.
+  virtual void StopCalls() = 0;
 };
 
 // A bidirectional stream that stays up: it reconnects by itself, sends `hello` first on each

@@ -196,14 +196,18 @@ PrivateCoordinator::~PrivateCoordinator() {
     life_->over = true;
   }
   life_->changed.NotifyAll();
+  if (asks_ != nullptr) asks_->StopCalls();
   watch_.Join();
 }
 
-void PrivateCoordinator::Watch(std::function<absl::Status(absl::Duration timeout)> ask) {
-  watch_ = Thread("coordinator", [this, ask = std::move(ask)] { AskOnAndOn(ask); });
+void PrivateCoordinator::Watch(std::unique_ptr<coordinator::Client> client) {
+  asks_ = std::move(client);
+  watch_ = Thread("coordinator", [this] { AskOnAndOn(); });
 }
 
-void PrivateCoordinator::AskOnAndOn(const std::function<absl::Status(absl::Duration)>& ask) {
+void PrivateCoordinator::AskOnAndOn() {
+  ListJobsRequest question;
+  question.set_page_size(1);
   int unanswered = 0;
   while (true) {
     {
@@ -212,7 +216,8 @@ void PrivateCoordinator::AskOnAndOn(const std::function<absl::Status(absl::Durat
       if (life_->changed.AwaitFor(&life_->mu, kBetweenQuestions, over)) return;
     }
     const absl::Time asked = Clock::Real()->Now();
-    const bool answered = ask(kAnswerTime).ok() || Clock::Real()->Now() - asked < kAnswerTime;
+    const bool answered =
+        asks_->ListJobs(question, kAnswerTime).ok() || Clock::Real()->Now() - asked < kAnswerTime;
     unanswered = answered ? 0 : unanswered + 1;
     if (unanswered < kQuestions) continue;
     unanswered = 0;

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "common/fd.h"
 #include "common/thread.h"
+#include "coordinator/client/client.h"
 #include "launcher/local_run/hosts_of_run.h"
 #include "launcher/spawner/spawner.h"
 
@@ -61,10 +62,10 @@ class PrivateCoordinator {
   // Sets whether it is started again when it ends; so unless told otherwise.
   void SetRestarts(bool restarts);
 
-  // From now on, on a thread of its own: `ask` puts a question to it and returns what came within
-  // the time. While it is to be started again when it ends, one that stands still is killed; its
-  // end is then told as any other. After WaitReady, at most once.
-  void Watch(std::function<absl::Status(absl::Duration timeout)> ask);
+  // From now on it is asked something again and again, on a thread of its own, with `client`, whose
+  // calls are stopped at the end. While it is to be started again when it ends, one that stands
+  // still is killed; its end is then told as any other. After WaitReady, at most once.
+  void Watch(std::unique_ptr<coordinator::Client> client);
 
   // Where it serves; with a port of 0, the one that it got, after WaitReady.
   const std::string& address() const;
@@ -76,10 +77,11 @@ class PrivateCoordinator {
  private:
   struct Life;
   PrivateCoordinator() = default;
-  void AskOnAndOn(const std::function<absl::Status(absl::Duration)>& ask);
+  void AskOnAndOn();
 
   std::shared_ptr<Life> life_;
   UniqueFd ready_;
+  std::unique_ptr<coordinator::Client> asks_;  // null: nobody watches
   Thread watch_;
 };
 

@@ -174,11 +174,9 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
       plan_.has_value() ? AddressHere(*plan_, coordinator->address()) : coordinator->address();
   if (network.has_value()) reached.token = network->tokens.shown;
   const std::shared_ptr<coordinator::Client> client = coordinator::Client::Create(reached);
-  coordinator->Watch([client](absl::Duration timeout) {
-    ListJobsRequest question;
-    question.set_page_size(1);
-    return client->ListJobs(question, timeout).status();
-  });
+  coordinator::ClientOptions watched = reached;
+  watched.warns_of_unsaved = false;  // nothing of what it hears is shown
+  coordinator->Watch(coordinator::Client::Create(watched));
   renderer_.SetTee(spec.logs().tee());
   {
     absl::MutexLock lock(&mu_);
