@@ -73,17 +73,17 @@ int FollowSubmitted(const SubmitArgs& args, coordinator::Client* client, const s
   options.progress = !args.common.quiet;
   Renderer renderer(options, std::make_unique<StandardStreams>(), Clock::Real());
   renderer.SetTee(tee);
-  const absl::StatusOr<JobStatus> ended = [&] {
-    StopSignals signals([&](int count) {
-      client->StopFollowing();
-      renderer.Hurry();
-    });
-    return FollowToEnd(client, job_id, &renderer, kReconnectFor);
-  }();
+  // As long as something is shown, since nobody may read it.
+  auto signals = std::make_unique<StopSignals>([&](int count) {
+    client->StopFollowing();
+    renderer.Hurry();
+  });
+  const absl::StatusOr<JobStatus> ended = FollowToEnd(client, job_id, &renderer, kReconnectFor);
   if (ended.ok()) {
     const int code = renderer.Finish(
         args.common.output == Output::kJson ? ResultJson(*ended) : ResultSummary(*ended),
         ExitCodeOfJob(*ended));
+    signals.reset();  // BringModel has its own
     return BringModel(args, *ended, code);
   }
   renderer.Finish("", kExitOk);
@@ -95,7 +95,7 @@ int FollowSubmitted(const SubmitArgs& args, coordinator::Client* client, const s
   } else {
     renderer.Error(std::string(ended.status().message()));
   }
-  return ExitCodeOf(ended.status());
+  return renderer.Finish("", ExitCodeOf(ended.status()));
 }
 
 // Says so when no node is there that could take the job. That the coordinator does not answer this

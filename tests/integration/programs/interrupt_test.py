@@ -128,6 +128,18 @@ class SubmitAndFollow(nodes.Nodes, Pipes):
         self.assertIn("no longer following; the job goes on", err)
         self.assertTrue(self.processes("python3"))
 
+    def test_nobody_reads_the_end(self):
+        self.write("many.py", "for i in range(10_000): print('line %d of many' % i)\n")
+        self.join("a", 1)
+        path = self.write("job.yaml", "run: python3 many.py\n")
+        child = self.start("launcher", "submit", f"--coordinator={self.address}", path)
+        self.await_full(child.stdout)
+        wait_until(lambda: "SUCCEEDED" in self.ask("list"), 30, "the job ends")
+        time.sleep(0.5)  # it is heard of
+        child.send_signal(signal.SIGINT)
+        wait_until(lambda: child.poll() is not None, 30, "the launcher ends")
+        child.communicate()
+
 
 if __name__ == "__main__":
     unittest.main()
