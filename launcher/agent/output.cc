@@ -13,6 +13,15 @@
 
 namespace lockstep::launcher {
 
+std::string Joined(const std::vector<std::string>& lines) {
+  size_t bytes = lines.size();
+  for (const std::string& line : lines) bytes += line.size();
+  std::string text;
+  text.reserve(bytes);
+  for (const std::string& line : lines) absl::StrAppend(&text, line, "\n");
+  return text;
+}
+
 void LineSplitter::Feed(std::string_view chunk, std::vector<std::string>* lines) {
   while (!chunk.empty()) {
     const size_t end = chunk.find('\n');
@@ -53,40 +62,37 @@ void LogFile::Use(UniqueFd fd, std::string path) {
   path_ = std::move(path);
 }
 
-size_t LogFile::KeepWhole(const std::vector<std::string>& lines, size_t written) const {
-  size_t whole = 0, bytes = 0;
-  for (; whole < lines.size() && bytes + lines[whole].size() + 1 <= written; ++whole) {
-    bytes += lines[whole].size() + 1;
-  }
+void LogFile::CutOff(size_t bytes) const {
   struct stat file {};
-  const auto torn = static_cast<off_t>(written - bytes);
+  const auto torn = static_cast<off_t>(bytes);
   // Where that fails, too, the next line is written behind the part.
   if (torn > 0 && ::fstat(fd_.get(), &file) == 0 && file.st_size >= torn) {
     (void)!::ftruncate(fd_.get(), file.st_size - torn);
   }
-  return whole;
 }
 
-absl::Status LogFile::Append(const std::vector<std::string>& lines, size_t* logged) {
-  if (logged != nullptr) *logged = 0;
+absl::Status LogFile::Append(std::string_view lines, size_t* logged) {
+  const auto count = [logged](std::string_view there) {
+    if (logged != nullptr) *logged = static_cast<size_t>(std::ranges::count(there, '\n'));
+  };
+  count("");
   if (!fd_.valid()) return absl::OkStatus();
-  std::string text;
-  for (const std::string& line : lines) absl::StrAppend(&text, line, "\n");
-  std::string_view rest = text;
+  std::string_view rest = lines;
   while (!rest.empty()) {
     const ssize_t n = ::write(fd_.get(), rest.data(), rest.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       absl::Status failed =
           ErrnoStatus(errno, absl::StrCat("cannot write ", path_, " (the job goes on without it)"));
-      const size_t whole = KeepWhole(lines, text.size() - rest.size());
-      if (logged != nullptr) *logged = whole;
+      const std::string_view written = lines.substr(0, lines.size() - rest.size());
+      count(written);
+      CutOff(written.size() - (written.rfind('\n') + 1));  // npos + 1 is 0
       fd_.reset();
       return failed;
     }
     rest.remove_prefix(static_cast<size_t>(n));
   }
-  if (logged != nullptr) *logged = lines.size();
+  count(lines);
   return absl::OkStatus();
 }
 

@@ -19,6 +19,9 @@
 
 namespace lockstep::launcher {
 
+// Returns the lines in one text, each with its "\n".
+std::string Joined(const std::vector<std::string>& lines);
+
 // Cuts a byte stream into lines without their ends ("\n" or "\r\n").
 class LineSplitter {
  public:
@@ -57,14 +60,14 @@ class LogFile {
   void Use(UniqueFd fd, std::string path);
   // -1: it has none, or not any more.
   int fd() const { return fd_.get(); }
-  // Errors: as of write(2), once; ResourceExhausted for a full disk. `logged`, unless it is null:
-  // how many of the lines are in the file; the part of the next one that was written is taken out
-  // again.
-  absl::Status Append(const std::vector<std::string>& lines, size_t* logged = nullptr);
+  // Appends lines, each with its "\n". Errors: as of write(2), once; ResourceExhausted for a full
+  // disk. `logged`, unless it is null: how many of the lines are in the file; the part of the next
+  // one that was written is taken out again.
+  absl::Status Append(std::string_view lines, size_t* logged = nullptr);
 
  private:
-  // Of `lines`, `written` bytes are there. Returns how many lines are whole; cuts the rest off.
-  size_t KeepWhole(const std::vector<std::string>& lines, size_t written) const;
+  // The last `bytes` that were written are a part of a line.
+  void CutOff(size_t bytes) const;
 
   std::string path_;
   UniqueFd fd_;

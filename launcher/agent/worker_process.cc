@@ -26,6 +26,8 @@ constexpr int kLifeFd = 4;
 // A pipe holds this much while the agent is busy elsewhere; the worker blocks only beyond it.
 constexpr int kPipeBytes = 256 << 10;
 constexpr size_t kReadAtOnce = 256 << 10;
+// What a text takes that waits for the disk, however short it is (bytes).
+constexpr size_t kOfWaiting = 256;
 
 absl::Status MakePipe(UniqueFd* read_end, UniqueFd* write_end) {
   int fds[2];
@@ -145,7 +147,7 @@ ProcessStarter::Callbacks WorkerProcess::Adopt(std::shared_ptr<SupervisorClient>
     if (line.unlogged()) unlogged.push_back(line.text());
     node_->on_lines(this, line.is_stderr(), {line.text()});
   }
-  Write(std::move(unlogged));
+  Write(unlogged);
   return Callbacks();
 }
 
@@ -277,13 +279,13 @@ void WorkerProcess::HandleLines(int stream, const std::vector<std::string>& line
   Write(lines);
 }
 
-void WorkerProcess::Write(std::vector<std::string> lines) {
+void WorkerProcess::Write(const std::vector<std::string>& lines) {
   if (lines.empty() || log_ == nullptr) return;
-  size_t bytes = 0;
-  for (const std::string& line : lines) bytes += line.size() + 1;
+  std::string text = Joined(lines);
+  const size_t bytes = text.size() + kOfWaiting;
   disk_->Do(
-      [node = node_, log = log_, lines = std::move(lines)] {
-        const absl::Status logged = log->Append(lines);
+      [node = node_, log = log_, text = std::move(text)] {
+        const absl::Status logged = log->Append(text);
         if (!logged.ok()) node->post([node, logged] { node->on_warning(logged); });
       },
       bytes);

@@ -138,7 +138,7 @@ class WorkerProcess {
     LineSplitter splitter;
     bool ended = false;
   };
-  void Write(std::vector<std::string> lines);
+  void Write(const std::vector<std::string>& lines);
   void CloseLog();
   void HandleLines(int stream, const std::vector<std::string>& lines);
   WorkerBootstrap Bootstrap() const;

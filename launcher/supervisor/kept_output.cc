@@ -54,7 +54,7 @@ void KeptOutput::Take(int stream, const std::vector<std::string>& lines) {
   if (lines.empty()) return;
   // Without a log the job goes on, and the lines wait for an agent that can write them.
   size_t logged = 0;
-  if (log_works_) log_works_ = log_file_.Append(lines, &logged).ok();
+  if (log_works_) log_works_ = log_file_.Append(Joined(lines), &logged).ok();
   for (size_t i = 0; i < lines.size(); ++i) {
     bytes_ += lines[i].size() + 1;
     lines_.push_back({stream, lines[i], i < logged});

@@ -124,8 +124,8 @@ TEST(ToUtf8Test, ReplacesWhatIsNoCharacter) {
 TEST(LogFileTest, AFullDiskIsSaidOnce) {
   LogFile log;
   log.Use(UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)), "/dev/full");
-  EXPECT_TRUE(absl::IsResourceExhausted(log.Append({"x"})));
-  EXPECT_TRUE(log.Append({"y"}).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(log.Append("x\n")));
+  EXPECT_TRUE(log.Append("y\n").ok());
 }
 
 TEST(ChosenRunFolderTest, TheUsersWishesComeFirst) {

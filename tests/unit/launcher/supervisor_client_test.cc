@@ -158,6 +158,24 @@ TEST_F(WorkerProcessTest, AStreamThatHasEndedStaysOpenUntilTheEndIsKnown) {
   EXPECT_THAT(worker.LastOutput(), ::testing::ElementsAre("last"));
 }
 
+TEST_F(WorkerProcessTest, WhatWaitsForADiskIsCountedWithWhatItTakesToWait) {
+  Pair pair = Connected();
+  starters_ = {pair.client};
+  WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
+  ASSERT_TRUE(Start(worker).ok());
+  SupervisorCommand start;
+  std::vector<UniqueFd> fds = ReceiveStart(pair, &start);
+  absl::Notification answers;
+  disk_->Do([&] { answers.WaitForNotification(); });
+  size_t lines = 0;
+  for (; disk_->has_room() && lines < RunDisk::kRoom / 100; ++lines) {
+    ASSERT_EQ(::write(fds[0].get(), "\n", 1), 1);
+    EXPECT_TRUE(worker.ReadOutput(0));
+  }
+  EXPECT_FALSE(disk_->has_room()) << lines << " lines of no letter, read one by one";
+  answers.Notify();
+}
+
 TEST_F(WorkerProcessTest, WhatWasNotLoggedWithoutAnAgentIsLoggedByTheNextOne) {
   Pair pair = Connected();
   const std::string path = ::testing::TempDir() + "/adopted.log";
