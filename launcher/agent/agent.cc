@@ -259,9 +259,10 @@ AgentMessage AgentImpl::Hello() {
 
 absl::Time AgentImpl::AfterEvents() {
   const absl::Time now = Clock::Real()->Now();
+  const absl::Time late = TellLateEnds(now);
   if (now >= next_) Feed(agent_event::Tick{});
   if (machine_->connected()) forwarder_.Fill(now);
-  return next_;
+  return std::min(next_, late);
 }
 
 void AgentImpl::Feed(AgentEvent event) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -121,6 +122,11 @@ class AgentImpl : public Agent {
   void OnLines(WorkerProcess* worker, bool is_stderr, const std::vector<std::string>& lines);
   // Closes what the worker has open. Returns its place among the deaths of its job here.
   int64_t Conclude(WorkerProcess* worker);
+  // Calls `tell`, of the end of a worker that was concluded, when its log is written, or is not
+  // within `patience`.
+  void TellOnceLogged(WorkerProcess* worker, absl::Duration patience, std::function<void()> tell);
+  // Calls those that are late. Returns when the next one will be.
+  absl::Time TellLateEnds(absl::Time now);
   void Send(const AgentMessage& message);
   // Said at most once.
   void WarnOnce(const std::string& message);
@@ -155,6 +161,11 @@ class AgentImpl : public Agent {
   int session_number_ = 0;
   std::map<std::string, std::unique_ptr<WorkerProcess>> workers_;  // by incarnation
   std::map<std::string, std::weak_ptr<LifePage>> pages_;           // by job
+  struct End {
+    absl::Time deadline;
+    std::function<void()> tell;
+  };
+  std::map<uint64_t, End> ends_;  // that nobody was told of yet, by the worker's id
   uint64_t next_worker_id_ = 1;
   LogForwarder forwarder_{host_};
   std::set<std::string> warned_;

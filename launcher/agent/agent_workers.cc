@@ -21,7 +21,10 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr absl::Duration kLogWritten = absl::Milliseconds(100);
+// Who hears of an end finds the whole log, unless the disk takes longer than this. Of a failure,
+// after which others go on only then, it is told sooner.
+constexpr absl::Duration kLogWritten = absl::Seconds(2);
+constexpr absl::Duration kLogOfFailed = absl::Milliseconds(100);
 constexpr absl::Duration kDiskPatience = absl::Seconds(10);
 
 }  // namespace
@@ -250,14 +253,40 @@ int64_t AgentImpl::Conclude(WorkerProcess* worker) {
     if (const int fd = worker->output_fd(stream); fd >= 0) loop_->Forget(fd);
   }
   worker->FinishOutput();
-  // Who hears of the end finds the whole log, unless the disk does not answer.
-  if (worker->disk() != nullptr) worker->disk()->Settle(kLogWritten);
   if (const auto unsaid = forwarder_.Ended(worker->assignment()); unsaid.has_value()) {
     Send(*unsaid);
   }
   worker->ended = true;
   life_watch_->Remove(worker->id());
   return worker->EndLife();
+}
+
+void AgentImpl::TellOnceLogged(WorkerProcess* worker, absl::Duration patience,
+                               std::function<void()> tell) {
+  if (worker->disk() == nullptr) return tell();  // it has no log
+  const uint64_t id = worker->id();
+  ends_[id] = {Clock::Real()->Now() + patience, std::move(tell)};
+  worker->disk()->Do([this, id] {
+    loop_->Post([this, id] {
+      if (const auto end = ends_.extract(id); !end.empty()) end.mapped().tell();
+    });
+  });
+}
+
+absl::Time AgentImpl::TellLateEnds(absl::Time now) {
+  std::vector<std::function<void()>> late;
+  absl::Time next = absl::InfiniteFuture();
+  for (auto it = ends_.begin(); it != ends_.end();) {
+    if (it->second.deadline > now) {
+      next = std::min(next, it->second.deadline);
+      ++it;
+    } else {
+      late.push_back(std::move(it->second.tell));
+      it = ends_.erase(it);
+    }
+  }
+  for (const auto& tell : late) tell();
+  return next;
 }
 
 void AgentImpl::OnExit(WorkerProcess* worker, const ProcessStarter::Exit& exit) {
@@ -267,11 +296,15 @@ void AgentImpl::OnExit(WorkerProcess* worker, const ProcessStarter::Exit& exit) 
   event.exit_code = exit.code;
   event.signal = exit.signal;
   event.peak_rss_bytes = exit.peak_rss_bytes;
-  event.ago = std::max(absl::ZeroDuration(), Clock::Real()->Now() - exit.time);
   event.last_lines = worker->LastOutput();
   event.died_before_signal = worker->died_before_signal();
   if (saving_) NoteFarewell(*worker, exit);
-  Feed(std::move(event));
+  const bool well = exit.code == 0 && exit.signal == 0;
+  TellOnceLogged(worker, well ? kLogWritten : kLogOfFailed,
+                 [this, event, at = exit.time]() mutable {
+                   event.ago = std::max(absl::ZeroDuration(), Clock::Real()->Now() - at);
+                   Feed(std::move(event));
+                 });
 }
 
 void AgentImpl::OnStartFailed(WorkerProcess* worker, const absl::Status& why, bool node_unfit) {

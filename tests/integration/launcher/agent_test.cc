@@ -4,10 +4,13 @@
 #include "launcher/agent/agent.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -23,7 +26,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "common/cond_var.h"
+#include "common/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/agent/run_folder.h"
@@ -44,9 +49,11 @@ Spawner* spawner = nullptr;
 // More than a pipe and what waits for a disk take (bytes with the line's end).
 constexpr size_t kTalkLine = 1024;
 constexpr int kTalkLines = 8192;
+constexpr int kMurmuredLines = 32;  // more than a small pipe takes
 
 // Takes its life slot and does what its environment says: WORKER=stay lives until it is killed,
-// WORKER=tell writes what it was given to its folder, WORKER=talk prints kTalkLines.
+// WORKER=tell writes what it was given to its folder, WORKER=talk prints kTalkLines, WORKER=murmur
+// kMurmuredLines.
 int WorkerMain(int argc, char** argv) {
   WorkerBootstrap bootstrap;
   auto life = LifePage::Open(UniqueFd(4));
@@ -57,6 +64,9 @@ int WorkerMain(int argc, char** argv) {
   while (todo == "stay") ::pause();
   if (todo == "talk") {
     for (int i = 0; i < kTalkLines; ++i) std::puts(std::string(kTalkLine - 1, 'x').c_str());
+  }
+  if (todo == "murmur") {
+    for (int i = 0; i < kMurmuredLines; ++i) std::puts(std::string(kTalkLine - 1, 'x').c_str());
   }
   if (todo == "tell") {
     std::ofstream file("told");
@@ -355,6 +365,41 @@ TEST_F(AgentTest, ADiskThatIsLookedAtWithoutEndHoldsUpItsJobAlone) {
   EXPECT_EQ(coordinator_.WaitForExit("j.0").exit_code(), 0);
   answers.Notify();
   EXPECT_EQ(coordinator_.WaitForExit("hung.0").exit_code(), 0);
+}
+
+TEST_F(AgentTest, WhoHearsOfAnEndFindsTheWholeLog) {
+  const std::string log = path_ + "/log";
+  ASSERT_EQ(::mkfifo(log.c_str(), 0600), 0);
+  const UniqueFd read_end(::open(log.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  options_.open_log = [&](const WorkerAssignment&, bool) -> absl::StatusOr<UniqueFd> {
+    UniqueFd fd(::open(log.c_str(), O_WRONLY | O_CLOEXEC));
+    ::fcntl(fd.get(), F_SETPIPE_SZ, 4096);
+    return fd;
+  };
+  StartAgent();
+  coordinator_.Say(Want("c", {"j.0"}, "murmur"));
+  const int64_t pid = coordinator_.WaitForPid("j.0");
+  while (Lives(pid)) absl::SleepFor(absl::Milliseconds(1));
+  // The disk is slow, but it does answer.
+  const absl::Time ended = absl::Now();
+  absl::SleepFor(absl::Milliseconds(300));
+  std::atomic<bool> told = false;
+  Thread hears("hears", [&] {
+    EXPECT_EQ(coordinator_.WaitForExit("j.0").exit_code(), 0);
+    told = true;
+  });
+  absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_FALSE(told && absl::Now() - ended < absl::Seconds(1));
+  size_t left = kTalkLine * kMurmuredLines;
+  std::vector<char> buffer(kTalkLine * kMurmuredLines);
+  pollfd come{read_end.get(), POLLIN, 0};
+  while (left > 0) {
+    ASSERT_EQ(::poll(&come, 1, 20'000), 1);
+    const ssize_t n = ::read(read_end.get(), buffer.data(), buffer.size());
+    ASSERT_GT(n, 0);
+    left -= static_cast<size_t>(n);
+  }
+  hears.Join();
 }
 
 TEST_F(AgentTest, ADiskThatTakesNothingHoldsUpItsJobAloneAndLosesNothing) {
