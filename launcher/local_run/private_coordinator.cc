@@ -74,7 +74,7 @@ struct PrivateCoordinator::Life : std::enable_shared_from_this<Life> {
   absl::Mutex mu;
   CondVar changed;
   bool over ABSL_GUARDED_BY(mu) = false;
-  uint64_t id ABSL_GUARDED_BY(mu) = 0;                // the spawner's, of the process
+  uint64_t id ABSL_GUARDED_BY(mu) = 0;                // the spawner's, of the process; 0: none runs
   std::string killed_since ABSL_GUARDED_BY(mu) = {};  // why it was killed here, until it has ended
   bool ready ABSL_GUARDED_BY(mu) = false;
   bool restarts ABSL_GUARDED_BY(mu) = true;
@@ -83,7 +83,9 @@ struct PrivateCoordinator::Life : std::enable_shared_from_this<Life> {
   // `ready_fd`: what the process says that it serves on; -1: nobody waits for it.
   absl::Status Spawn(int ready_fd);
   void OnEnd(const std::string& how);
-  void KillToRestart(const std::string& since);
+  uint64_t running() ABSL_LOCKS_EXCLUDED(mu);
+  // Kills this process, unless it is another one that runs by now.
+  void KillToRestart(uint64_t process, const std::string& since) ABSL_LOCKS_EXCLUDED(mu);
   bool TakeRestart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 };
 
@@ -113,13 +115,16 @@ absl::Status PrivateCoordinator::Life::Spawn(int ready_fd) {
   return absl::OkStatus();
 }
 
-void PrivateCoordinator::Life::KillToRestart(const std::string& since) {
-  uint64_t process;
+uint64_t PrivateCoordinator::Life::running() {
+  absl::MutexLock lock(&mu);
+  return id;
+}
+
+void PrivateCoordinator::Life::KillToRestart(uint64_t process, const std::string& since) {
   {
     absl::MutexLock lock(&mu);
-    if (over || !ready || !restarts) return;
+    if (over || !ready || !restarts || id != process) return;
     killed_since = since;
-    process = id;
   }
   // A spawner that is gone takes it along.
   spawner->Kill(process, SIGKILL).IgnoreError();
@@ -139,6 +144,7 @@ void PrivateCoordinator::Life::OnEnd(const std::string& how) {
   {
     absl::MutexLock lock(&mu);
     if (over) return;
+    id = 0;
     if (!killed_since.empty()) why = std::exchange(killed_since, "");
     again = TakeRestart();
     if (!again && restarted.size() >= kRestarts) {
@@ -209,21 +215,25 @@ void PrivateCoordinator::AskOnAndOn() {
   ListJobsRequest question;
   question.set_page_size(1);
   int unanswered = 0;
+  uint64_t asked_last = 0;
   while (true) {
     {
       absl::MutexLock lock(&life_->mu);
       const auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(life_->mu) { return life_->over; };
       if (life_->changed.AwaitFor(&life_->mu, kBetweenQuestions, over)) return;
     }
+    const uint64_t process = life_->running();
+    if (std::exchange(asked_last, process) != process) unanswered = 0;
+    if (process == 0) continue;  // it is being started
     const absl::Time asked = Clock::Real()->Now();
     const bool answered =
         asks_->ListJobs(question, kAnswerTime).ok() || Clock::Real()->Now() - asked < kAnswerTime;
     unanswered = answered ? 0 : unanswered + 1;
     if (unanswered < kQuestions) continue;
     unanswered = 0;
-    life_->KillToRestart(absl::StrCat("has answered nothing for ",
-                                      absl::FormatDuration(kQuestions * kAnswerTime),
-                                      " and was killed"));
+    life_->KillToRestart(
+        process, absl::StrCat("has answered nothing for ",
+                              absl::FormatDuration(kQuestions * kAnswerTime), " and was killed"));
   }
 }
 
