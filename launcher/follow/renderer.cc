@@ -20,6 +20,7 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr absl::Duration kInPlaceEvery = absl::Milliseconds(100);
+constexpr size_t kOnItsWay = 4096;  // bytes that wait where somebody reads
 constexpr absl::Duration kPlainEvery = absl::Seconds(5);
 constexpr absl::Duration kLate = absl::Seconds(1);  // that one message is more than the next
 constexpr char kClearLine[] = "\r\x1b[K";
@@ -176,7 +177,7 @@ void Renderer::ShowProgress(const Progress& progress) {
   const bool last = progress.step() == progress.total_steps() && step_shown_ != progress.step();
   if (options_.in_place) {
     // Where the one before is not written yet, this one would be old when it is.
-    if (!last && (now - progress_shown_ < kInPlaceEvery || sink_->waiting() > 0)) return;
+    if (!last && (now - progress_shown_ < kInPlaceEvery || sink_->waiting() > kOnItsWay)) return;
     progress_line_ =
         ProgressText(progress).substr(0, static_cast<size_t>(std::max(options_.columns - 1, 10)));
     sink_->Err(absl::StrCat(kClearLine, progress_line_));

@@ -162,13 +162,22 @@ TEST(RendererTest, ProgressThatWouldWaitIsLeftOut) {
   RenderOptions options;
   options.in_place = true;
   Screen screen(options);
-  screen.waiting = 1;
+  screen.waiting = size_t{16} << 10;
   screen.Step(1, 0.01);
   EXPECT_EQ(screen.err, "");
   screen.Log(1, true, "hello");
   EXPECT_EQ(screen.err, "[a:1] hello\n");
   screen.Step(1000, 5);
   EXPECT_THAT(screen.err, HasSubstr("step 1,000/1,000")) << "the last one stands when all is over";
+}
+
+TEST(RendererTest, ProgressIsShownWhereALineIsOnItsWay) {
+  RenderOptions options;
+  options.in_place = true;
+  Screen screen(options);
+  screen.waiting = 200;
+  screen.Step(1, 0.01);
+  EXPECT_THAT(screen.err, HasSubstr("step 1/1,000"));
 }
 
 TEST(RendererTest, LinesGoWhereTheyCameFrom) {
