@@ -102,7 +102,9 @@ class Interrupt(Pipes):
         child = self.start("launcher", "--", "python3", "stay.py")
         self.there("there")
         # Another process sends the second one, as a script that forwards what it got itself.
-        forwarder = subprocess.Popen(["sh", "-c", f"read go; kill -INT {child.pid}"], stdin=subprocess.PIPE)
+        forwarder = subprocess.Popen(["sh", "-c", f"echo ready; read go; kill -INT {child.pid}"],
+                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.assertEqual(forwarder.stdout.readline(), b"ready\n")
         child.send_signal(signal.SIGINT)
         forwarder.communicate(b"go\n")
         self.there("asked")
