@@ -48,9 +48,8 @@ namespace {
 
 constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
-// Longer than a coordinator that stands still takes to be found out (PrivateCoordinator), and the
-// next one to serve: on a quiet run its connection is known to be dead long before. One that is
-// lost for good is told of at once.
+// From when its connection is dead until a coordinator that stands still is killed, and the next
+// one serves. One that is lost for good is told of at once.
 constexpr absl::Duration kGiveUpAfter = absl::Seconds(30);
 constexpr absl::Duration kHostsLeave = absl::Seconds(15);
 
