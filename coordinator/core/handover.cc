@@ -10,6 +10,7 @@
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/healing.h"
+#include "coordinator/core/nodes.h"
 #include "coordinator/core/preemption.h"
 #include "coordinator/core/same_data.h"
 #include "coordinator/core/scheduler.h"
