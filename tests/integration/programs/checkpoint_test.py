@@ -69,8 +69,9 @@ class Checkpoints(harness.ProgramTest):
 
     def run_until(self, step, *more):
         """Starts a run that stands still in `step` until somebody ends it."""
-        child = self.start("launcher", "chaos", "--hang", f"rank:1@step:{step}", "--set", "failure_detection=10m", *more,
-                           self.job)
+        # Steps take their time: one that is due while another is still written to a slow disk is begun in a later step.
+        child = self.start("launcher", "chaos", "--hang", f"rank:1@step:{step}", "--set", "failure_detection=10m",
+                           "--set", "env.LOCKSTEP_STEP_TIME=10ms", *more, self.job)
         wait_until(lambda: os.path.exists(self.in_dir(SAVED, "last"))
                    and int(os.readlink(self.in_dir(SAVED, "last"))[5:]) >= 40, 30, "a checkpoint")
         return child
