@@ -58,7 +58,8 @@ TEST_F(AvailableMemoryTest, TheFirstVersionOfGroupsToo) {
   Write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/a\n0::/\n");
   Write("groups/memory/docker/a/memory.limit_in_bytes", "1000\n");
   Write("groups/memory/docker/a/memory.usage_in_bytes", "900\n");
-  Write("groups/memory/docker/a/memory.stat", "inactive_file 10\ntotal_inactive_file 100\ntotal_active_file 50\n");
+  Write("groups/memory/docker/a/memory.stat",
+        "inactive_file 10\ntotal_inactive_file 100\ntotal_active_file 50\n");
   EXPECT_EQ(Available(), 250);
 }
 
