@@ -160,14 +160,13 @@ class Worker {
       const uint64_t both = data::StampFiles(source, /*test=*/true);
       LS_ASSIGN_OR_RETURN(data_, OpenJobData(job_));
       const bool evaluates = data_.test != nullptr;
-      if (data::StampFiles(source, evaluates) == (evaluates ? both : train)) {
-        return absl::OkStatus();
-      }
-      LS_LOG_WARNING
-          << "files of the job's data were replaced or written to while they were opened";
+      board_.Moved();
+      if (data::StampFiles(source, evaluates) == (evaluates ? both : train)) break;
+      LS_LOG_WARNING << "files of the job's data were replaced or written to while they were opened"
+                     << (tries == 0 ? "; they are opened again"
+                                    : ": others may see other samples than this worker");
     }
-    return absl::UnavailableError(
-        "files of the job's data are being written to: no two workers would see the same");
+    return absl::OkStatus();
   }
 
   // Finds what tells the coordinator whether this host has the data that the others have.

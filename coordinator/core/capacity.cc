@@ -22,9 +22,9 @@ uint64_t GpusFrom(uint64_t gpus, int first) { return gpus & ~FirstGpus(first); }
 }  // namespace
 
 void SetShape(Ask& ask) {
-  ask.shape = absl::StrCat(absl::StrJoin(ask.counts, ","), " ", ask.least, " ", ask.per_node, " ",
-                           static_cast<int>(ask.gpus), " ", ask.first_gpu, " ", ask.counted, " ",
-                           ask.most, " ", ask.rank_zero, "\n",
+  ask.shape = absl::StrCat(absl::StrJoin(ask.counts, ","), " ", ask.least, ask.anywhere ? "+" : "",
+                           " ", ask.per_node, " ", static_cast<int>(ask.gpus), " ", ask.first_gpu,
+                           " ", ask.counted, " ", ask.most, " ", ask.rank_zero, "\n",
                            absl::StrJoin(ask.labels, "\n", absl::PairFormatter("\t")));
 }
 

@@ -21,6 +21,7 @@ struct Ask {
   std::vector<int> counts;  // workers of each node, in the order of the ranks; never empty
   int wanted = 1;           // their sum
   int least = 1;            // with how many it may start
+  bool anywhere = false;    // also on other nodes than `counts` says
   int per_node = 1;         // resources.nproc_per_node
   enum class Gpus { kNever, kWhereEnough, kAlways };
   Gpus gpus = Gpus::kWhereEnough;

@@ -295,12 +295,16 @@ void Send(Context& context, const Worker& worker, WorkerCommand command, bool cl
 
 }  // namespace
 
-std::string WhyNotAdmitted(const Job& job, const Worker& worker) {
+std::string WhyNotAdmitted(const Job& job, const Worker& worker, bool* other_data) {
+  *other_data = false;
   for (const Slot& slot : job.slots) {
     if (!slot.worker || !slot.worker->ready || !IsMember(job, *slot.worker)) continue;
     std::string why = WhyOtherPlan(worker, *slot.worker);
     if (why.empty()) why = WhyOtherBits(job, worker, *slot.worker);
-    return why.empty() ? OtherData(worker, *slot.worker) : why;
+    if (!why.empty()) return why;
+    why = OtherData(worker, *slot.worker);
+    *other_data = !why.empty();
+    return why;
   }
   return "";
 }

@@ -23,8 +23,9 @@ void MaybeFormGeneration(Context& context, Job& job);
 bool Able(const Job& job, const Worker& worker);
 
 // Why a worker that is ready would not be let into the active generation: it compiled another plan,
-// or its device computes other bits. Empty: it would.
-std::string WhyNotAdmitted(const Job& job, const Worker& worker);
+// its device computes other bits, or, which `other_data` tells apart, its data is another. Empty:
+// it would.
+std::string WhyNotAdmitted(const Job& job, const Worker& worker, bool* other_data);
 
 // Returns whether the job's work is done: rank 0 of the newest generation has finished, so the
 // model is durable.

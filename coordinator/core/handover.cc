@@ -12,7 +12,6 @@
 #include "coordinator/core/healing.h"
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/preemption.h"
-#include "coordinator/core/same_data.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/standby.h"
 #include "job/meaning/defaults.h"
@@ -212,16 +211,13 @@ void Relieve(Context& context, Job& job, int index) {
 
 // Returns whether it would be let into the next generation; says why not, and is rid of it.
 bool IsFit(Context& context, Job& job, Slot& relief) {
-  std::string why = WhyNotAdmitted(job, *relief.worker);
+  bool other_data = false;
+  std::string why = WhyNotAdmitted(job, *relief.worker, &other_data);
   if (why.empty() && IsBoundToHost(*relief.worker)) {
     why = absl::StrCat("no worker of another host reaches it (",
                        InterfacesFlag(context.state.options.nodes_by), ")");
   }
   if (why.empty()) return true;
-  const bool other_data = std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-    return IsLivingMember(job, slot) && slot.worker->ready &&
-           OtherData(*relief.worker, *slot.worker) == why;
-  });
   ExcludeNode(context, job, relief.worker->node_id, why, other_data);
   AppendNotice(context, job,
                absl::StrCat(OnNode(*relief.worker), " was to relieve rank ", relief.relieves,

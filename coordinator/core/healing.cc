@@ -132,6 +132,10 @@ bool AnyElsewhere(const Job& job, const Worker& worker, bool (*is_one)(const Wor
 // and so is what all hosts of a job that begins meet: a file that is nowhere.
 bool CostsTheNode(const Job& job, const Worker& worker) {
   if ((!IsForGood(worker) && !MayStartLater(worker)) || IsMember(job, worker)) return false;
+  // Only what the run has saved or others have opened can say so; the run is not at fault.
+  if (HasOtherData(worker) && !worker.refused && job.generation.message.generation() != 0) {
+    return true;
+  }
   return OthersHold(job, worker) ||
          AnyElsewhere(job, worker, [](const Worker& other) { return other.ready.has_value(); });
 }
@@ -274,6 +278,11 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
       return false;
     }
     fault = &BeginFault(context, job, worker);
+    if (!together && HasActiveGeneration(job)) {
+      // The others go on without it, and lose nothing.
+      fault->next_generation = fault->generation;
+      fault->to_next_step_ms = fault->replay_ms = 0;
+    }
   } else if (fault->place > 0) {
     AddVictim(job, *fault, worker.slot);
   }
@@ -428,7 +437,8 @@ absl::Duration ExcludeNode(Context& context, Job& job, const std::string& node_i
   Exclusion& exclusion = job.excluded[node_id];
   exclusion.reason = reason;
   exclusion.other_data = other_data;
-  const int doublings = std::min(exclusion.times++, other_data ? kOtherDataDoublings : 16);
+  const int doublings = std::min(exclusion.times, other_data ? kOtherDataDoublings : 16);
+  exclusion.times = doublings + 1;
   const absl::Duration span =
       std::min(options.exclude_most, options.exclude_for * (int64_t{1} << doublings));
   exclusion.until = context.now + span;

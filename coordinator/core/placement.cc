@@ -223,7 +223,8 @@ Placement Place(const Ask& ask, const Offer& offer) {
 
 Placement PlaceLeast(const Ask& ask, const Offer& offer) {
   Placement placement = Place(ask, offer);
-  if (!placement.empty() || ask.least >= ask.wanted || !ask.counted.empty()) return placement;
+  if (!placement.empty() || !ask.counted.empty()) return placement;
+  if (ask.least >= ask.wanted && !ask.anywhere) return placement;
   placement = PlaceSome(ask, offer);
   return Workers(placement) >= ask.least ? placement : Placement{};
 }

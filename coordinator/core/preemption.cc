@@ -126,7 +126,7 @@ void TakeLentBack(Context& context, Job& job) {
   if (job.drain || job.ending || job.final()) return;
   for (Slot& slot : job.slots) {
     if (!slot.lent || slot.worker) continue;  // who is there has not left yet
-    if (FindRoom(context, job, /*may_wait=*/true) == nullptr) return;
+    if (FindRoom(context, job, /*may_wait=*/true, slot.standby) == nullptr) continue;
     slot.wanted = true;
     StartLife(context, job, slot);
     slot.lent = false;

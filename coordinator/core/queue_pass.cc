@@ -105,7 +105,7 @@ class Pass {
   Placement PlaceNow(Waiting& waiting, const Offer& offer) {
     const Ask& ask = *waiting.ask;
     Placement placement = Place(ask, offer);
-    if (!placement.empty() || ask.least == ask.wanted) return placement;
+    if (!placement.empty() || (ask.least == ask.wanted && !ask.anywhere)) return placement;
     placement = PlaceLeast(ask, offer);
     if (placement.empty()) {
       waiting.starts_at = absl::InfiniteFuture();

@@ -268,6 +268,7 @@ std::shared_ptr<const Ask> AskOf(const Job& job) {
   ask->counts = CountsOf(job);
   ask->wanted = job.wanted_workers();
   ask->least = job::LeastWorkers(spec);
+  ask->anywhere = job.scaled_to > 0;
   ask->per_node = resources.nproc_per_node();
   const std::string& device = resources.device();
   if (device == "cpu") ask->gpus = Ask::Gpus::kNever;

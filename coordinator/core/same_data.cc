@@ -66,7 +66,9 @@ void NoteSameData(const Members& members, Job& job) {
   for (const Worker* worker : members) {
     if (IsMember(job, *worker)) continue;  // it may have opened them before they were others
     const auto excluded = job.excluded.find(worker->node_id);
-    if (excluded != job.excluded.end()) excluded->second.other_data = false;
+    // One that was there before it was found out has opened what was there before.
+    if (excluded == job.excluded.end() || worker->since < excluded->second.until) continue;
+    excluded->second.other_data = false;
   }
 }
 

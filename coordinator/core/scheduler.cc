@@ -204,12 +204,11 @@ void PlaceBy(Context& context, const Job& job, Slot& slot, Find find) {
       HasRoom(context, job, own->second, may_wait, /*other_data=*/false)) {
     return PutOn(context, job, slot, own->second);
   }
-  Node* node = find(may_wait);
+  const Slot* const relieved = relieves ? &job.slots[static_cast<size_t>(slot.relieves)] : nullptr;
   // Who is to leave a drained node does not wait for others to get room.
-  if (node == nullptr && relieves) {
-    const auto& relieved = job.slots[static_cast<size_t>(slot.relieves)].worker;
-    if (!relieved || MayRelieveOnKept(state, job, *relieved)) node = find(false);
-  }
+  Node* const node = relieved != nullptr && relieved->worker
+                         ? FindRoomToRelieve(context, job, *relieved->worker)
+                         : find(may_wait);
   if (node != nullptr) return PutOn(context, job, slot, *node);
   slot.node_id.clear();
 }
@@ -344,9 +343,17 @@ Node* FindRoom(Context& context, const Job& job, bool may_wait, bool is_spare) {
 }
 
 Node* FindRoomToRelieve(Context& context, const Job& job, const Worker& relieved) {
-  Node* const node = FindRoom(context, job, /*may_wait=*/true);
-  if (node != nullptr || !MayRelieveOnKept(context.state, job, relieved)) return node;
-  return FindRoom(context, job);
+  const bool kept_too = MayRelieveOnKept(context.state, job, relieved);
+  // Where the data was another it comes last, and not at all for one whose agent leaves: there is
+  // no time for a try.
+  for (const bool none_of_these : {true, false}) {
+    if (!none_of_these && OnLeaving(context.state, relieved)) break;
+    Node* node = FindRoom(context, job, /*may_wait=*/true, none_of_these);
+    if (node == nullptr && kept_too)
+      node = FindRoom(context, job, /*may_wait=*/false, none_of_these);
+    if (node != nullptr) return node;
+  }
+  return nullptr;
 }
 
 Slot* AddSlot(Context& context, Job& job, bool may_wait, bool is_spare) {

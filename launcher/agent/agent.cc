@@ -33,6 +33,8 @@ constexpr int kHeartbeatKind = 1;
 constexpr absl::Duration kFirstLook = absl::Seconds(2);
 // A coordinator that is there takes them at once.
 constexpr absl::Duration kLastWords = absl::Seconds(2);
+// How long an agent that ends waits for disks that are slow.
+constexpr absl::Duration kDisksSettle = absl::Seconds(10);
 
 }  // namespace
 
@@ -189,7 +191,10 @@ AgentImpl::~AgentImpl() {
   // Nobody calls back after this.
   workers_.clear();
   supervisors_.reset();
-  if (!SettleDisks() && options_.on_hung_disk) options_.on_hung_disk();
+  if (SettleDisks() || !options_.on_hung_disk) return;
+  // A thread that waits in the kernel may keep it after all others are gone.
+  identity_.lock.reset();
+  options_.on_hung_disk();
 }
 
 void AgentImpl::Detach() {
@@ -202,9 +207,12 @@ void AgentImpl::Detach() {
 
 bool AgentImpl::SettleDisks() {
   bool settled = true;
+  const absl::Time until = Clock::Real()->Now() + kDisksSettle;
   for (const auto& [job_id, disk] : disks_) {
     bool done = disk->Settle(kLastWords);
-    while (!done && !disk->stands(kLastWords)) done = disk->Settle(kLastWords);  // it is slow
+    while (!done && !disk->stands(kLastWords) && Clock::Real()->Now() < until) {
+      done = disk->Settle(kLastWords);  // it is slow
+    }
     settled = settled && done;
   }
   return settled;

@@ -23,7 +23,7 @@ namespace {
 
 // Who hears of an end finds the whole log, unless the disk takes longer than this. Of a failure,
 // after which others go on only then, it is told sooner.
-constexpr absl::Duration kLogWritten = absl::Seconds(2);
+constexpr absl::Duration kLogWritten = absl::Milliseconds(500);
 constexpr absl::Duration kLogOfFailed = absl::Milliseconds(100);
 constexpr absl::Duration kDiskPatience = absl::Seconds(10);
 
@@ -86,16 +86,11 @@ std::shared_ptr<RunDisk> AgentImpl::DiskOf(const std::string& job_id) {
 }
 
 void AgentImpl::LookAtDisks() {
-  std::vector<std::string> hung;
   for (const auto& [job_id, disk] : disks_) {
-    if (disk->stands(kDiskPatience)) hung.push_back(job_id);
-  }
-  for (const std::string& job_id : hung) {
-    const std::string problem =
-        absl::StrCat("the disk with the run of job ", job_id, " has not answered for ",
-                     absl::FormatDuration(kDiskPatience));
-    WarnOnce(absl::StrCat(problem, ": the job's starts and logs wait for it"));
-    OnLooked(job_id, problem, /*of_node=*/false);  // those that have not begun start elsewhere
+    if (!disk->stands(kDiskPatience)) continue;
+    WarnOnce(absl::StrCat("the disk with the run of job ", job_id, " has not answered for ",
+                          absl::FormatDuration(kDiskPatience),
+                          ": the job's starts and logs wait for it"));
   }
 }
 

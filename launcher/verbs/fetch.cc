@@ -134,6 +134,7 @@ bool AreEqual(const fs::path& one, const fs::path& other) {
         !std::equal(left.begin(), left.begin() + a.gcount(), right.begin())) {
       return false;
     }
+    if (a.bad() || b.bad()) return false;
     if (a.gcount() == 0) return true;
   }
 }
