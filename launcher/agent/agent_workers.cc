@@ -23,7 +23,7 @@ namespace {
 
 // Who hears of an end finds the whole log, unless the disk takes longer than this. Of a failure,
 // after which others go on only then, it is told sooner.
-constexpr absl::Duration kLogWritten = absl::Milliseconds(500);
+constexpr absl::Duration kLogWritten = absl::Milliseconds(900);
 constexpr absl::Duration kLogOfFailed = absl::Milliseconds(100);
 constexpr absl::Duration kDiskPatience = absl::Seconds(10);
 

@@ -363,12 +363,8 @@ TEST_F(AgentTest, ADiskThatIsLookedAtWithoutEndHoldsUpItsJobAlone) {
   coordinator_.Say(Want("c", {"hung.0"}, ""));
   coordinator_.Say(Want("c", {"hung.0", "j.0"}, ""));
   EXPECT_EQ(coordinator_.WaitForExit("j.0").exit_code(), 0);
-  const WorkerExited exited = coordinator_.WaitForExit("hung.0");
-  EXPECT_THAT(exited.start_error(), HasSubstr("has not answered for 10s"));
-  EXPECT_FALSE(exited.node_unfit()) << "others may start there";
-  coordinator_.Say(Want("c", {"hung.1", "j.0"}, ""));
   answers.Notify();
-  EXPECT_EQ(coordinator_.WaitForExit("hung.1").exit_code(), 0);
+  EXPECT_EQ(coordinator_.WaitForExit("hung.0").exit_code(), 0) << "it has waited";
 }
 
 TEST_F(AgentTest, WhoHearsOfAnEndFindsTheWholeLog) {
@@ -393,7 +389,7 @@ TEST_F(AgentTest, WhoHearsOfAnEndFindsTheWholeLog) {
     told = true;
   });
   absl::SleepFor(absl::Milliseconds(10));
-  EXPECT_FALSE(told && absl::Now() - ended < absl::Seconds(1));
+  EXPECT_FALSE(told && absl::Now() - ended < absl::Milliseconds(800));
   size_t left = kTalkLine * kMurmuredLines;
   std::vector<char> buffer(kTalkLine * kMurmuredLines);
   pollfd come{read_end.get(), POLLIN, 0};
