@@ -248,7 +248,7 @@ int ArrayPlace(QueueView& view, const Job& job) {
 // Workers of each node as the file says; of a job that was scaled that number on one node, or on as
 // many nodes as make it up.
 std::vector<int> CountsOf(const Job& job) {
-  const std::vector<int> of_file = job::RanksPerNode(job.spec());
+  std::vector<int> of_file = job::RanksPerNode(job.spec());
   if (job.scaled_to == 0) return of_file;
   if (of_file.size() == 1) return {job.scaled_to};
   std::vector<int> counts;

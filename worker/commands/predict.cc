@@ -157,7 +157,7 @@ absl::Status AnswerPredict(const PredictRequest& request) {
         for (int64_t row = 0; row < block.valid * targets; ++row) {
           const auto outputs =
               logits.subspan(static_cast<size_t>(row) * columns, static_cast<size_t>(classes));
-          const absl::Status finite = CheckFinite(outputs);
+          absl::Status finite = CheckFinite(outputs);
           if (!finite.ok()) {
             LS_RETURN_IF_ERROR(CheckSample(*dataset, block, row / targets, request.inputs()));
             return finite;
