@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -68,7 +69,11 @@ class WorkerProcessTest : public ::testing::Test {
     assignment_.set_incarnation("j.0.1");
     assignment_.set_run_dir(folder_);
   }
-  ~WorkerProcessTest() override { std::filesystem::remove_all(folder_); }
+  ~WorkerProcessTest() override {
+    worker_.reset();
+    disk_.reset();  // what it still does is of the node
+    std::filesystem::remove_all(folder_);
+  }
 
   // As its agent starts it.
   absl::Status Start(WorkerProcess& worker) {
@@ -92,12 +97,26 @@ class WorkerProcessTest : public ::testing::Test {
     return *std::move(fds);
   }
 
+  // A worker that a supervisor was asked to start, and how.
+  void StartOne() {
+    pair_.emplace(Connected());
+    starters_ = {pair_->client};
+    worker_ = std::make_unique<WorkerProcess>(
+        &node_, assignment_, /*id=*/1, WorkerProcess::Origin{.cluster_id = "c", .epoch = {1}});
+    ASSERT_TRUE(Start(*worker_).ok());
+    fds_ = ReceiveStart(*pair_, &start_);
+  }
+
   const std::string folder_;
   std::shared_ptr<RunDisk> disk_ = std::make_shared<RunDisk>();
   std::vector<std::shared_ptr<ProcessStarter>> starters_;  // the next one is the last
   WorkerProcess::Node node_;
   WorkerAssignment assignment_;
   std::shared_ptr<LifePage> page_ = *LifePage::Create(1);
+  std::optional<Pair> pair_;
+  std::unique_ptr<WorkerProcess> worker_;
+  SupervisorCommand start_;
+  std::vector<UniqueFd> fds_;
 };
 
 TEST_F(WorkerProcessTest, ASupervisorThatDiesWhenItIsAskedHasASuccessor) {
@@ -114,66 +133,47 @@ TEST_F(WorkerProcessTest, ASupervisorThatDiesWhenItIsAskedHasASuccessor) {
 }
 
 TEST_F(WorkerProcessTest, WhatTheAgentShowsAndWhatItWasGivenIsNotTheJobsToSee) {
-  Pair pair = Connected();
-  starters_ = {pair.client};
-  WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
-  ASSERT_TRUE(Start(worker).ok());
-  SupervisorCommand start;
-  ReceiveStart(pair, &start);
-  EXPECT_THAT(start.start().unset_env(),
+  StartOne();
+  EXPECT_THAT(start_.start().unset_env(),
               ::testing::IsSupersetOf({"LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE",
                                        "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET"}));
 }
 
 // What its user's service manager gave a launcher is the run's.
 TEST_F(WorkerProcessTest, ARunOfItsUsersOwnLacksTheTokenAlone) {
-  Pair pair = Connected();
-  starters_ = {pair.client};
   node_.is_private = true;
-  WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
-  ASSERT_TRUE(Start(worker).ok());
-  SupervisorCommand start;
-  ReceiveStart(pair, &start);
-  EXPECT_THAT(start.start().unset_env(),
+  StartOne();
+  EXPECT_THAT(start_.start().unset_env(),
               ::testing::UnorderedElementsAre("LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"));
 }
 
 // The supervisor has the read ends as well, so epoll would go on telling of one that is closed
 // here: it is to be forgotten first.
 TEST_F(WorkerProcessTest, AStreamThatHasEndedStaysOpenUntilTheEndIsKnown) {
-  Pair pair = Connected();
-  starters_ = {pair.client};
-  WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
-  ASSERT_TRUE(Start(worker).ok());
-  SupervisorCommand start;
-  std::vector<UniqueFd> fds = ReceiveStart(pair, &start);
-  ASSERT_GE(fds.size(), size_t{4});
-  ASSERT_EQ(::write(fds[0].get(), "last", 4), 4);
-  fds[0].reset();  // stdout's write end
-  EXPECT_FALSE(worker.ReadOutput(0));
-  EXPECT_GE(worker.output_fd(0), 0);
-  EXPECT_TRUE(worker.ReadOutput(1));
-  worker.FinishOutput();
-  EXPECT_LT(worker.output_fd(0), 0);
-  EXPECT_THAT(worker.LastOutput(), ::testing::ElementsAre("last"));
+  StartOne();
+  ASSERT_GE(fds_.size(), size_t{4});
+  ASSERT_EQ(::write(fds_[0].get(), "last", 4), 4);
+  fds_[0].reset();  // stdout's write end
+  EXPECT_FALSE(worker_->ReadOutput(0));
+  EXPECT_GE(worker_->output_fd(0), 0);
+  EXPECT_TRUE(worker_->ReadOutput(1));
+  worker_->FinishOutput();
+  EXPECT_LT(worker_->output_fd(0), 0);
+  EXPECT_THAT(worker_->LastOutput(), ::testing::ElementsAre("last"));
 }
 
 TEST_F(WorkerProcessTest, WhatWaitsForADiskIsCountedWithWhatItTakesToWait) {
-  Pair pair = Connected();
-  starters_ = {pair.client};
-  WorkerProcess worker(&node_, assignment_, /*id=*/1, {.cluster_id = "c", .epoch = {1}});
-  ASSERT_TRUE(Start(worker).ok());
-  SupervisorCommand start;
-  std::vector<UniqueFd> fds = ReceiveStart(pair, &start);
+  StartOne();
   absl::Notification answers;
   disk_->Do([&] { answers.WaitForNotification(); });
   size_t lines = 0;
   for (; disk_->has_room() && lines < RunDisk::kRoom / 100; ++lines) {
-    ASSERT_EQ(::write(fds[0].get(), "\n", 1), 1);
-    EXPECT_TRUE(worker.ReadOutput(0));
+    ASSERT_EQ(::write(fds_[0].get(), "\n", 1), 1);
+    EXPECT_TRUE(worker_->ReadOutput(0));
   }
   EXPECT_FALSE(disk_->has_room()) << lines << " lines of no letter, read one by one";
   answers.Notify();
+  EXPECT_TRUE(disk_->Settle(absl::Seconds(10)));
 }
 
 TEST_F(WorkerProcessTest, WhatWasNotLoggedWithoutAnAgentIsLoggedByTheNextOne) {
