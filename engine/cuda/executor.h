@@ -139,8 +139,13 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   DeviceScalars ScalarsAt(int64_t step, int shard, int micro, double loss_scale) const;
   // Returns whether a program that runs next has to make what is done once for these weights. It is
   // there from then on, until another program or an update writes over the arena or the weights
-  // change. REQUIRES: the program is launched, by Launch or with the update.
+  // change and it does not with them. REQUIRES: the program is launched, by Launch or with the
+  // update.
   bool MakesOnce(ProgramKind kind, Weights weights);
+  // The program whose constants the arena holds, and the weights that they are made of.
+  using Constants = std::optional<std::pair<ProgramKind, Weights>>;
+  // Forgets them for an update, and returns those that hold after it, as it writes them.
+  Constants TakeConstants();
   // Launches a program on a slot's batch; after each training segment its buckets' event.
   absl::Status Launch(ProgramKind kind, int slot, int variant, const CudaContext& context);
   // With `joins` the program is left to the update, unless it makes what is done once.
@@ -194,8 +199,7 @@ class CudaExecutor : public Executor, public SpreadUpdate {
   int64_t timed_step_ = -1;
   std::unique_ptr<CudaUpdater> updater_;
   Storage eval_sums_;
-  // The program whose constants the arena holds, and the weights that they are made of.
-  std::optional<std::pair<ProgramKind, Weights>> constants_;
+  Constants constants_;
   std::vector<float> logits_;
   int64_t decoded_ = 0;
   NodeObserver* observer_ = nullptr;

@@ -36,6 +36,14 @@ absl::Status CudaExecutor::Noted(absl::Status status, const char* what, int64_t 
   return failed_;
 }
 
+CudaExecutor::Constants CudaExecutor::TakeConstants() {
+  const Constants now = std::exchange(constants_, std::nullopt);
+  const Constants training{{ProgramKind::kTraining, Weights::kCurrent}};
+  // Who looks at nodes sees them made in each step.
+  const bool written = observer_ == nullptr && !plan_->weight_copies().empty();
+  return written && now == training ? now : std::nullopt;
+}
+
 bool CudaExecutor::MakesOnce(ProgramKind kind, Weights weights) {
   const std::pair<ProgramKind, Weights> wanted{kind, weights};
   if (constants_ == wanted) return false;
@@ -101,10 +109,11 @@ absl::StatusOr<StepResult> CudaExecutor::Update(int64_t step,
   const bool joins = pending_.has_value() && pending_->step == step && resident_step_ == step;
   if (!joins) LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
   resident_step_ = -1;
-  constants_.reset();
+  const Constants constants = TakeConstants();
   absl::StatusOr<StepResult> result = joins ? UpdatePending(step) : updater_->Update(step);
   LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
   if (!result->skipped) published_ = false;
+  constants_ = constants;
   return result;
 }
 
@@ -131,7 +140,7 @@ absl::StatusOr<StepResult> CudaExecutor::BeginUpdate(int64_t step,
   LS_RETURN_IF_ERROR(failed_);
   LS_RETURN_IF_ERROR(Noted(TakeReduced(step, reduced), kUpdate, step));
   resident_step_ = -1;
-  constants_.reset();
+  constants_ = TakeConstants();
   absl::StatusOr<StepResult> result = updater_->BeginUpdate(step);
   LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
   if (!result->skipped) published_ = false;
@@ -158,7 +167,7 @@ absl::StatusOr<StepResult> CudaExecutor::BeginUpdateWith(int64_t step,
   LS_RETURN_IF_ERROR(failed_);
   LS_CHECK_EQ(resident_step_, step) << "whose squares were summed";
   resident_step_ = -1;
-  constants_.reset();
+  constants_ = TakeConstants();
   absl::StatusOr<StepResult> result = updater_->BeginUpdate(step, sums);
   LS_RETURN_IF_ERROR(Noted(result.status(), kUpdate, step));
   if (!result->skipped) published_ = false;
@@ -167,9 +176,11 @@ absl::StatusOr<StepResult> CudaExecutor::BeginUpdateWith(int64_t step,
 
 absl::Status CudaExecutor::FinishUpdate(int64_t step, absl::Span<const GradientSlice> weights) {
   LS_RETURN_IF_ERROR(failed_);
-  constants_.reset();
+  const Constants constants = TakeConstants();
   published_ = false;
-  return Noted(updater_->FinishUpdate(step, weights), kUpdate, step);
+  LS_RETURN_IF_ERROR(Noted(updater_->FinishUpdate(step, weights), kUpdate, step));
+  constants_ = constants;
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep::engine

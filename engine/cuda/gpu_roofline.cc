@@ -208,17 +208,20 @@ class LaunchCost {
   const int last_;
 };
 
-// Gradients are read for their norm and again for the update; the state is read and written.
+// Gradients are read for their norm and again for the update; the state is read and written, and
+// copies of weights are written.
 RooflineRow UpdateOf(const CompiledPlan& plan, const GpuFigures& gpu) {
   double state = 0;
   for (const StateEntry& entry : plan.state()) {
     if (entry.role != StateEntry::Role::kStatistic) state += static_cast<double>(entry.bytes);
   }
+  double copies = 0;
+  for (const auto& [name, copy] : plan.weight_copies()) copies += static_cast<double>(copy.bytes);
   const double gradients = 4.0 * static_cast<double>(plan.gradient_count());
+  const double written = 2 * state + copies;
   RooflineRow row;
   row.op = "update";
-  Count(0, gpu.float_flops, kProductShare, gradients + 2 * state, 2 * gradients + 2 * state, gpu,
-        &row);
+  Count(0, gpu.float_flops, kProductShare, gradients + written, 2 * gradients + written, gpu, &row);
   return row;
 }
 
@@ -242,14 +245,16 @@ Roofline RooflineOf(const Plan& plan, const GpuFigures& gpu) {
   const bool tf32 = plan.spec().precision == "tf32";
   const std::vector<int> last = LaunchGroups(graph);
   const Readers readers = graph.Readers();
+  // The update makes them of the weights as it writes these.
+  const bool copied = !inference && !compiled.weight_copies().empty();
   Roofline roofline;
   for (int first = 0; first < static_cast<int>(last.size());) {
-    const int end = last[static_cast<size_t>(first)];
-    RooflineRow launch = LaunchCost(graph, readers, first, end).At(gpu, tf32);
-    launch.once = program.memory.RunsOnce(first);
+    const int begin = std::exchange(first, last[static_cast<size_t>(first)] + 1);
+    if (copied && program.memory.RunsOnce(begin)) continue;
+    RooflineRow launch = LaunchCost(graph, readers, begin, first - 1).At(gpu, tf32);
+    launch.once = program.memory.RunsOnce(begin);
     if (launch.once) roofline.once_seconds += launch.seconds;
     if (!launch.op.empty()) roofline.launches.push_back(std::move(launch));
-    first = end + 1;
   }
   std::map<std::string, RooflineRow> rows;
   for (const RooflineRow& launch : roofline.launches) AddTo(launch, &rows[launch.op]);

@@ -160,9 +160,7 @@ absl::Status CudaUpdater::ApplyMatrix(const cuda::UpdateArgs& args, const Matrix
   const auto& muon = std::get<MuonSpec>(plan_.spec().optimizer);
   const cuda::Kernels& kernels = *device_.tables().kernels;
   const cuda::Stream stream = device_.compute();
-  const auto floats = [&](size_t bytes) {
-    return reinterpret_cast<float*>(places_.scratch + bytes);
-  };
+  const auto floats = [&](size_t bytes) { return reinterpret_cast<float*>(places_.arena + bytes); };
   cuda::UpdateArgs direct = args;
   direct.rule = cuda::Rule::kMuonDirection;
   direct.blocks = all_blocks_ + matrix.first_block;

@@ -73,6 +73,10 @@ cuda::UpdateTensor CudaUpdater::TensorOf(size_t parameter) const {
   tensor.gradient = slot->begin;
   tensor.count = slot->count;
   tensor.weights = {at(spec.name), cuda::TypeOf(plan_.precision().weights())};
+  const auto copy = plan_.weight_copies().find(spec.name);
+  if (copy != plan_.weight_copies().end()) {
+    tensor.copy = {places_.arena + copy->second.offset, cuda::TypeOf(copy->second.type)};
+  }
   LS_CHECK(plan_.optimizer().moments(spec).size() <= 2) << "a kernel has two moments";
   if (plan_.spec().ema_decay > 0) {
     tensor.average = reinterpret_cast<float*>(at(spec.name + kAverageSuffix));
@@ -92,7 +96,7 @@ absl::Status CudaUpdater::MakeTables() {
     tensor.first_block = static_cast<int64_t>(all.size());
     AddBlocks(number, 0, tensor.count, &all);
     tensor.blocks = static_cast<int64_t>(all.size()) - tensor.first_block;
-    tensor.direction = reinterpret_cast<float*>(places_.scratch);
+    tensor.direction = reinterpret_cast<float*>(places_.arena);
     tensors_.push_back(tensor);
   }
   parameter_blocks_ = static_cast<int64_t>(all.size());
@@ -140,6 +144,7 @@ absl::Status CudaUpdater::Hold(const std::vector<CudaMoments::Piece>& pieces) {
       tensor.count = piece.count;
       tensor.gradient += piece.first;
       tensor.weights = cuda::From(tensor.weights, piece.first);
+      if (tensor.copy.data != nullptr) tensor.copy = cuda::From(tensor.copy, piece.first);
       if (tensor.average != nullptr) tensor.average += piece.first;
       for (size_t m = 0; m < plan_.optimizer().moments(spec).size(); ++m) {
         tensor.moments[m] = moments_->At(p, m);

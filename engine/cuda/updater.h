@@ -30,7 +30,7 @@ class CudaUpdater {
   struct Places {
     DeviceState state;
     float* gradients = nullptr;
-    std::byte* scratch = nullptr;  // plan.optimizer_scratch_bytes()
+    std::byte* arena = nullptr;  // begins with plan.optimizer_scratch_bytes() for the update
     void* workspace = nullptr;
   };
   // All outlive it. Without TrainSpec::shard_moments all moments are held, with it none.

@@ -464,8 +464,33 @@ absl::Status CompiledPlan::LayOutTraining(const Graph& graph) {
   train_.graph = std::move(placed.graph);
   std::map<Value, Storage> fixed = BindLeaves(train_.graph);
   fixed.insert(layout_.storage.begin(), layout_.storage.end());
-  train_.memory = PlanMemory(train_.graph, fixed, *backend_, MemoryOptionsFor(KeepsWeights()));
+  const auto plan_memory = [&](bool keeps) {
+    train_.memory = PlanMemory(train_.graph, fixed, *backend_, MemoryOptionsFor(keeps));
+  };
+  plan_memory(KeepsWeights());
+  weight_copies_ = KeepsWeights() ? FindWeightCopies() : std::map<std::string, WeightCopy>();
+  // Nothing is spared where it is made in each step, as all else is.
+  if (KeepsWeights() && spec_.accumulate == 1 && weight_copies_.empty()) plan_memory(false);
   return absl::OkStatus();
+}
+
+std::map<std::string, WeightCopy> CompiledPlan::FindWeightCopies() const {
+  std::map<std::string, WeightCopy> copies;
+  if (!UpdateMayCopy()) return copies;
+  for (int id = 0; id < static_cast<int>(train_.graph.nodes().size()); ++id) {
+    if (!train_.memory.RunsOnce(id)) continue;
+    const Node& node = train_.graph.node(id);
+    const Node& from = train_.graph.node(node.inputs[0].node);
+    const Storage& to = train_.memory.operands[static_cast<size_t>(id)].outputs[0];
+    const TensorType& type = node.outputs[0];
+    const bool copies_weight = node.op == &ops::kCast && from.op == &ops::kParameter &&
+                               IsHalf(type.dtype) && to.region == Region::kArena;
+    if (!copies_weight ||
+        !copies.emplace(from.name, WeightCopy{type.dtype, to.offset, type.bytes()}).second) {
+      return {};
+    }
+  }
+  return copies;
 }
 
 absl::Status CompiledPlan::CompileEvaluation() {

@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_ENGINE_EXEC_PLAN_H_
 #define LOCKSTEP_ENGINE_EXEC_PLAN_H_
 
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -34,6 +35,13 @@ inline constexpr const char* kDecodePosition = "decode_position";
 struct Program {
   Graph graph;
   MemoryPlan memory;
+};
+
+// A copy of a weight in 16 bits.
+struct WeightCopy {
+  DType type = DType::kBF16;
+  size_t offset = 0;  // bytes, in the arena
+  size_t bytes = 0;
 };
 
 class CompiledPlan : public Plan {
@@ -84,6 +92,9 @@ class CompiledPlan : public Plan {
   const CpuTarget& target() const { return targets_[OpClass::kRows]; }
   // One for each of model().parameters().
   const std::vector<ParameterSettings>& settings() const { return settings_; }
+  // Where in the arena a training step reads copies of weights in 16 bits that the update writes as
+  // it writes the weights, by parameter. Not empty: all that is made once of the weights is these.
+  const std::map<std::string, WeightCopy>& weight_copies() const { return weight_copies_; }
   // Of the arena, which the update may use.
   size_t optimizer_scratch_bytes() const;
   // The same for one parameter.
@@ -123,11 +134,17 @@ class CompiledPlan : public Plan {
   MemoryOptions MemoryOptionsFor(bool keep_constants) const;
   // Returns whether a training step keeps what it makes of the weights alone: on GPUs, since
   // products on a CPU round the weights that they read; not where memory is so short that values
-  // are made again.
+  // are made again. With one micro-batch only what the update may write.
   bool KeepsWeights() const {
     return spec_.passes.keep_constants && spec_.device == DeviceKind::kCuda &&
-           spec_.accumulate > 1 && spec_.recompute.mode == RecomputeSpec::Mode::kNone;
+           (spec_.accumulate > 1 || UpdateMayCopy()) &&
+           spec_.recompute.mode == RecomputeSpec::Mode::kNone;
   }
+  // Returns whether nothing stands against an update that writes copies of the weights: its scratch
+  // would lie over them, and what FP8 makes of a weight wants all of it.
+  bool UpdateMayCopy() const { return !spec_.fp8 && optimizer_scratch_bytes() == 0; }
+  // As weight_copies(), of the training step as it is laid out.
+  std::map<std::string, WeightCopy> FindWeightCopies() const;
   absl::Status CompileEvaluation();
   absl::Status CompileDecode();
   void PlaceKept(const std::vector<Shape>& kept);
@@ -160,6 +177,7 @@ class CompiledPlan : public Plan {
   std::vector<StateEntry> state_;
   size_t state_bytes_ = 0;
   Program train_;
+  std::map<std::string, WeightCopy> weight_copies_;
   Program evaluate_;
   Program decode_;
   size_t kept_offset_ = 0;

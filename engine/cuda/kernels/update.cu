@@ -45,12 +45,13 @@ __device__ __forceinline__ uint32_t Stochastic(const UpdateTensor& tensor, Type 
   return type == Type::kBF16 ? StochasticBF16(w, word) : StochasticF16(w, word);
 }
 
-// Writes a weight after update number `index`, and its average.
+// Writes a weight after update number `index`, its copy and its average.
 __device__ __forceinline__ void PutWeight(const UpdateTensor& tensor, int64_t i, float w,
                                           int64_t index, float ema_rate) {
   const Type type = tensor.weights.type;
   if (type == Type::kF32) {
     static_cast<float*>(tensor.weights.data)[i] = w;
+    if (tensor.copy.data != nullptr) Store(tensor.copy, i, w);
   } else {
     static_cast<uint16_t*>(tensor.weights.data)[i] =
         static_cast<uint16_t>(Stochastic(tensor, type, i, w, index));
@@ -82,15 +83,18 @@ __device__ __forceinline__ Four LoadSome(const View& view, const Span& span) {
   }
   return four;
 }
-__device__ __forceinline__ void Put(float* to, const Span& span, const Four& four) {
+__device__ __forceinline__ void Put(const View& to, const Span& span, const Four& four) {
   if (span.whole) {
-    StoreFour(Floats(to), span.i, four);
+    StoreFour(to, span.i, four);
     return;
   }
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
-    if (e < span.count) to[span.i + e] = four.x[e];
+    if (e < span.count) Store(to, span.i + e, four.x[e]);
   }
+}
+__device__ __forceinline__ void Put(float* to, const Span& span, const Four& four) {
+  Put(Floats(to), span, four);
 }
 
 // What an update reads of four elements. Where there is no such array, numbers of no meaning.
@@ -127,6 +131,7 @@ __device__ __forceinline__ void PutWeights(const UpdateTensor& tensor, const Spa
                                            float ema_rate) {
   if (kType == Type::kF32) {
     Put(static_cast<float*>(tensor.weights.data), span, w);
+    if (tensor.copy.data != nullptr) Put(tensor.copy, span, w);
   } else {
     auto* const to = static_cast<uint16_t*>(tensor.weights.data) + span.i;
     uint32_t bits[4] = {};
@@ -223,7 +228,8 @@ __device__ __forceinline__ bool MovesFours(const UpdateArgs& args, const UpdateT
   }
   const uintptr_t weights = reinterpret_cast<uintptr_t>(tensor.weights.data);
   const uintptr_t size = tensor.weights.type == Type::kF32 ? 16 : 8;
-  return all % 16 == 0 && weights % size == 0 && begin % 4 == 0;
+  const uintptr_t copy = reinterpret_cast<uintptr_t>(tensor.copy.data);
+  return all % 16 == 0 && weights % size == 0 && copy % 8 == 0 && begin % 4 == 0;
 }
 
 // One block of a tensor, four elements a thread: all that an element needs is asked for before any

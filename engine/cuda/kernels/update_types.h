@@ -14,6 +14,7 @@ struct UpdateTensor {
   int64_t count = 0;
   int64_t first = 0;  // of the parameter's elements, where a part of it is meant
   View weights;
+  View copy;  // of fp32 weights in 16 bits, written with them; no data: there is none
   float* moments[2] = {nullptr, nullptr};
   float* average = nullptr;
   float* direction = nullptr;  // Muon's, where it is made

@@ -82,6 +82,7 @@ TEST(GpuRooflineTest, WhatIsReadTwiceIsMovedTwice) {
 TEST(GpuRooflineTest, ALaunchMovesWhatComesFromElsewhere) {
   const GpuFigures gpu = GpuFiguresOf("h200").value();
   TrainSpec spec = TinyGpt();
+  spec.optimizer = MuonSpec{};  // whose update does not write copies of weights
   const auto plan = PlanOf(spec, "bf16");
   double nodes = 0;
   for (const NodeInfo& node : plan->Nodes(ProgramKind::kTraining)) {
@@ -103,6 +104,26 @@ TEST(GpuRooflineTest, ALaunchMovesWhatComesFromElsewhere) {
   }
   EXPECT_GT(once, roofline.update.seconds) << "weights are rounded once";
   EXPECT_DOUBLE_EQ(roofline.StepSeconds(3), 3 * (roofline.seconds - once) + once);
+}
+
+// The update writes the weights' copies: nothing else makes them, whatever the micro-batches.
+TEST(GpuRooflineTest, CopiesOfWeightsAreTheUpdates) {
+  const GpuFigures gpu = GpuFiguresOf("h200").value();
+  TrainSpec spec = TinyGpt();
+  const auto update = [&](const char* precision, bool keeps) {
+    spec.passes.keep_constants = keeps;
+    const Roofline roofline = RooflineOf(*PlanOf(spec, precision), gpu);
+    for (const RooflineRow& launch : roofline.launches) EXPECT_FALSE(launch.once) << launch.op;
+    return roofline.update.least_bytes;
+  };
+  double copied = 0;
+  for (const int accumulate : {1, 2}) {
+    spec.accumulate = accumulate;
+    copied = update("bf16", true) - update("bf16", false);
+    // Four matrices of each block of 24 columns, and the head's.
+    EXPECT_EQ(copied, 2 * (3 * 12 * 24 * 24 + 32 * 24)) << accumulate;
+    EXPECT_EQ(update("fp32", true), update("fp32", false));
+  }
 }
 
 // What two nodes of a launch read is read once: the gradients of a normalisation, whose sums over
