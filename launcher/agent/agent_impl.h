@@ -106,7 +106,7 @@ class AgentImpl : public Agent {
   std::shared_ptr<RunDisk> DiskOf(const std::string& job_id);
   // Waits for those that answer. Returns whether everything is done.
   bool SettleDisks();
-  // Says which disks do not answer.
+  // Says which disks do not answer, and which do again.
   void LookAtDisks();
   absl::StatusOr<std::shared_ptr<LifePage>> PageOf(const std::string& job_id);
   // Watches its life and its output.
@@ -146,7 +146,8 @@ class AgentImpl : public Agent {
   std::unique_ptr<FileSender> files_;
   WorkerProcess::Node node_;
   std::map<std::string, std::shared_ptr<RunDisk>> disks_;  // by job; they post to the loop
-  std::unique_ptr<Supervisors> supervisors_;               // null: a private agent
+  std::set<std::string> standing_disks_;      // jobs whose disks were said not to answer
+  std::unique_ptr<Supervisors> supervisors_;  // null: a private agent
   bool detached_ = false;
   std::unique_ptr<UsageSampler> usage_;
   std::string state_folder_;

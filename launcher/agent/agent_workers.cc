@@ -87,10 +87,17 @@ std::shared_ptr<RunDisk> AgentImpl::DiskOf(const std::string& job_id) {
 
 void AgentImpl::LookAtDisks() {
   for (const auto& [job_id, disk] : disks_) {
-    if (!disk->stands(kDiskPatience)) continue;
-    WarnOnce(absl::StrCat("the disk with the run of job ", job_id, " has not answered for ",
-                          absl::FormatDuration(kDiskPatience),
-                          ": the job's starts and logs wait for it"));
+    const bool stands = disk->stands(kDiskPatience);
+    if (stands == standing_disks_.contains(job_id)) continue;
+    if (!stands) {
+      standing_disks_.erase(job_id);
+      Warn(absl::StrCat("the disk with the run of job ", job_id, " answers again"));
+      continue;
+    }
+    standing_disks_.insert(job_id);
+    Warn(absl::StrCat("the disk with the run of job ", job_id, " has not answered for ",
+                      absl::FormatDuration(kDiskPatience),
+                      ": the job's starts and logs wait for it"));
   }
 }
 
@@ -216,8 +223,11 @@ void AgentImpl::Do(const agent_action::Forget& action) {
   found->second->Forget();
   workers_.erase(found);
   // Those of jobs that are gone, when they are through.
-  std::erase_if(disks_, [](const auto& entry) {
-    return entry.second.use_count() == 1 && entry.second->Settle(absl::ZeroDuration());
+  std::erase_if(disks_, [this](const auto& entry) {
+    const auto& [job_id, disk] = entry;
+    if (disk.use_count() > 1 || !disk->Settle(absl::ZeroDuration())) return false;
+    standing_disks_.erase(job_id);
+    return true;
   });
 }
 

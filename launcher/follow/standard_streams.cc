@@ -85,7 +85,10 @@ void StandardStreams::Take(int stream, std::string_view text) {
     absl::MutexLock lock(&mu_);
     if (streams_[stream].waiting > (hurried_ ? kRoom : kMost)) {
       ++left_out_;
-      if (stream == 0) out_written_ = absl::UnavailableError("nobody reads it");
+      if (stream == 0) {
+        out_written_ = absl::UnavailableError("nobody reads it");
+        newest_out_ = next_++;
+      }
       return;
     }
     if (const int64_t left_out = std::exchange(left_out_, 0); left_out > 0) {
@@ -93,6 +96,7 @@ void StandardStreams::Take(int stream, std::string_view text) {
                                     " not shown here, since nobody read ",
                                     left_out == 1 ? "it" : "them", "]\n"));
     }
+    if (stream == 0) newest_out_ = next_;
     Add(streams_[stream], std::string(text));
   }
   Wake();
@@ -188,7 +192,9 @@ void StandardStreams::WriteSome(int stream) {
     streams_[stream].waiting -= done;
     waiting_ -= done;
     if (text.written == text.text.size()) {
-      if (stream == 0) out_written_ = why == 0 ? absl::OkStatus() : ErrnoStatus(why, "write");
+      if (stream == 0 && text.number == newest_out_) {
+        out_written_ = why == 0 ? absl::OkStatus() : ErrnoStatus(why, "write");
+      }
       texts.pop_front();
     }
   }

@@ -77,7 +77,9 @@ class StandardStreams : public TextSink {
   uint64_t next_ ABSL_GUARDED_BY(mu_) = 0;
   size_t waiting_ ABSL_GUARDED_BY(mu_) = 0;    // bytes of both
   int64_t left_out_ ABSL_GUARDED_BY(mu_) = 0;  // texts that found no room, and nobody was told
+  // How the newest text for stdout went, once it has gone, and its number.
   absl::Status out_written_ ABSL_GUARDED_BY(mu_);
+  uint64_t newest_out_ ABSL_GUARDED_BY(mu_) = 0;
   bool hurried_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   Thread thread_;

@@ -8,7 +8,10 @@ namespace lockstep::launcher {
 bool StopWishes::Take(const StopSignal& signal) {
   if (count_ > 0) {
     if (signal.number == SIGHUP) return false;
-    if (signal.sender != last_.sender && signal.read - last_.read < kForwarded) return false;
+    const absl::Duration since = signal.read - last_.read;
+    if (signal.sender != last_.sender && since < kForwarded) return false;
+    const bool again = signal.sender == last_.sender && signal.number == last_.number;
+    if (again && signal.sender != StopSignal::kTerminal && since < kSentTwice) return false;
   }
   last_ = signal;
   ++count_;

@@ -25,10 +25,13 @@ class StopWishes {
   // again from the script, timeout(1) or container's init that runs this program and forwards it;
   // a service manager signals both, too.
   static constexpr absl::Duration kForwarded = absl::Seconds(1);
+  // Within so long one process that sends the same signal again means one wish: timeout(1) signals
+  // the program and then its process group, which the program is in.
+  static constexpr absl::Duration kSentTwice = absl::Milliseconds(100);
 
-  // Returns whether `signal` is a wish of its own; count() has it then. Whoever sends two means
-  // two. A terminal that goes away is never a second wish: both the shell and the kernel tell of it
-  // (SIGHUP).
+  // Returns whether `signal` is a wish of its own; count() has it then. A terminal that sends two
+  // means two, and any other sender that does so later. A terminal that goes away is never a second
+  // wish: both the shell and the kernel tell of it (SIGHUP).
   bool Take(const StopSignal& signal);
   int count() const { return count_; }
 

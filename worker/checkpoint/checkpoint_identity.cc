@@ -24,6 +24,8 @@ Train Deciding(Train train) {
   train.clear_reproducible();
   train.clear_zero_stage();
   train.mutable_data()->clear_loader();
+  // What it decides is how many samples there are, which the data's own identity says.
+  if (train.data().has_csv()) train.mutable_data()->mutable_csv()->clear_header();
   if (train.has_passes()) {
     train.mutable_passes()->clear_keep_constants();
     if (train.passes().ByteSizeLong() == 0) train.clear_passes();

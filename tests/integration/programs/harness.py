@@ -63,6 +63,12 @@ def wait_until(condition, seconds, what):
         time.sleep(min(max(0.005, 3 * (now - asked)), 0.5))
 
 
+def signal_again(child, number=signal.SIGINT):
+    """Sends a signal once more, as another wish: what comes at once is taken for the same one."""
+    time.sleep(0.3)
+    child.send_signal(number)
+
+
 class Process:
     """One process found in /proc."""
 

@@ -62,7 +62,7 @@ class Interrupt(Pipes):
         self.await_full(child.stdout)
         child.send_signal(signal.SIGINT)
         self.there("asked")
-        child.send_signal(signal.SIGINT)
+        harness.signal_again(child)
         # Nothing is read until it has ended.
         wait_until(lambda: child.poll() is not None, 30, "the launcher ends")
         _, err = child.communicate()
@@ -113,6 +113,24 @@ class Interrupt(Pipes):
         code, _, err = self.finish(child)
         self.assertEqual(code, 130, err)
         self.assertNotIn("killing", err)
+        self.assert_nothing_left()
+
+
+    def test_what_timeout_sends_is_one_wish(self):
+        """To the program and to its process group, which the program is in: workers save, and are not killed."""
+        self.write("stay.py", STAY)
+        for _ in range(3):
+            child = subprocess.Popen(["timeout", "2", os.path.join(harness.BIN, "launcher"), "--", "python3", "stay.py"],
+                                     cwd=self.dir, env=self.environment(), stdin=subprocess.DEVNULL,
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+            self.children.append(child)
+            self.there("asked")
+            self.write("leave", "")
+            _, _, err = self.finish(child)
+            self.assertIn("stopping", err)
+            self.assertNotIn("killing", err)
+            for name in ("asked", "leave", "there"):
+                os.remove(os.path.join(self.dir, name))
         self.assert_nothing_left()
 
 

@@ -148,7 +148,7 @@ class SshHosts(HostsTest):
             worker.kill(signal.SIGSTOP)  # none can save
         run.send_signal(signal.SIGINT)
         wait_until(lambda: self.said("head").count("stopping: the workers") == 2, 30, "it drains")
-        run.send_signal(signal.SIGINT)
+        harness.signal_again(run)
         self.assertEqual(self.code_of(run), 130, self.said("head"))
         wait_until(lambda: not self.processes(), 30, "nothing is left on any host")
         self.assertEqual(os.readlink(os.path.join(self.dir, "saved/last")), saved)

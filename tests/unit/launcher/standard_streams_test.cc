@@ -107,6 +107,20 @@ TEST(StandardStreamsTest, WhoIsInAHurryWaitsForNobody) {
   EXPECT_EQ(err.Read(20), "[1 message is not sh") << "and the other stream goes on";
 }
 
+// That what came before it is read after all does not make it written.
+TEST(StandardStreamsTest, WhatWasLeftOutIsNotWritten) {
+  const Pipe out, err;
+  StandardStreams streams(out.write.get(), err.write.get(), absl::Seconds(20));
+  streams.Out(kMuch);
+  streams.Hurry();
+  streams.Out("no room for it");
+  EXPECT_EQ(out.Read(kMuch.size()), kMuch);
+  EXPECT_FALSE(streams.Flush().ok());
+  streams.Out("the next one\n");
+  EXPECT_EQ(out.Read(13), "the next one\n");
+  EXPECT_TRUE(streams.Flush().ok());
+}
+
 TEST(StandardStreamsTest, WhoIsInAHurryWaitsForNoTerminal) {
   Terminal terminal;
   auto streams = std::make_unique<StandardStreams>(terminal.end.get(), terminal.end.get(), kStill);

@@ -45,9 +45,16 @@ TEST(StopWishesTest, ATerminalThatGoesAwayIsOneWishAndNeverASecond) {
 }
 
 TEST(StopWishesTest, EveryOtherSignalOfTheSameSenderIsAWish) {
-  EXPECT_THAT(WishesOf({{SIGINT}, {SIGINT}, {SIGTERM}}), ElementsAre(1, 2, 3));
+  EXPECT_THAT(WishesOf({{SIGINT}, {SIGINT, kShell, 100}, {SIGTERM}}), ElementsAre(1, 2, 3));
   EXPECT_THAT(WishesOf({{SIGHUP}, {SIGTERM}}), ElementsAre(1, 2));
   EXPECT_THAT(WishesOf({{SIGINT, kTerminal}, {SIGINT, kTerminal, 1}}), ElementsAre(1, 2));
+}
+
+// As timeout(1) does, to the program and to its process group.
+TEST(StopWishesTest, WhatOneProcessSendsTwiceAtOnceIsOneWish) {
+  EXPECT_THAT(WishesOf({{SIGTERM}, {SIGTERM}}), ElementsAre(1));
+  EXPECT_THAT(WishesOf({{SIGTERM}, {SIGTERM, kShell, 99}, {SIGTERM, kShell, 1}}),
+              ElementsAre(1, 2));
 }
 
 TEST(StopWishesTest, WhatIsForwardedIsTheSameWish) {

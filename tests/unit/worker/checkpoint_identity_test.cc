@@ -47,6 +47,17 @@ TEST_F(CheckpointIdentityTest, TheSameJobMayGoOnHoweverManyWorkersItHas) {
   EXPECT_EQ(Difference(job), "");
 }
 
+// A table whose first line is some numbers once was a header without being said to be one.
+TEST_F(CheckpointIdentityTest, WhetherATableHasAHeaderIsNoDifference) {
+  JobSpec before = ExampleJob(), now = ExampleJob();
+  before.mutable_train()->mutable_data()->mutable_csv()->set_label("y");
+  now.mutable_train()->mutable_data()->mutable_csv()->set_label("y");
+  now.mutable_train()->mutable_data()->mutable_csv()->set_header("yes");
+  EXPECT_EQ(DifferenceOf(Of(before), Of(now)), "");
+  now.mutable_train()->mutable_data()->mutable_csv()->set_label("x");
+  EXPECT_THAT(DifferenceOf(Of(before), Of(now)), HasSubstr("train.data.csv.label"));
+}
+
 // What it changes of the plan, the plan's hash says.
 TEST_F(CheckpointIdentityTest, KeepingWhatIsMadeOfWeightsIsNoDifference) {
   JobSpec job = ExampleJob();
