@@ -33,12 +33,39 @@ TensorView ViewOf(const TensorType& type, const void* data) {
   return view;
 }
 
+// Bytes of the arena that are in use at a time.
+struct Live {
+  size_t bytes = 0;
+  size_t scratch = 0;  // of them
+};
+
+// Returns what is in use at each time of a plan (MemoryPlan::TimeOf).
+std::vector<Live> LiveBytes(const MemoryPlan& memory) {
+  // What begins and, in the wrapping arithmetic of size_t, what has ended.
+  std::vector<Live> live(static_cast<size_t>(memory.runs_begin) + memory.operands.size() + 2);
+  for (const ArenaBuffer& buffer : memory.buffers) {
+    Live& first = live[static_cast<size_t>(buffer.first)];
+    Live& behind = live[static_cast<size_t>(buffer.last) + 1];
+    first.bytes += buffer.bytes;
+    behind.bytes -= buffer.bytes;
+    if (!buffer.what.ends_with(" scratch")) continue;
+    first.scratch += buffer.bytes;
+    behind.scratch -= buffer.bytes;
+  }
+  for (size_t time = 1; time < live.size(); ++time) {
+    live[time].bytes += live[time - 1].bytes;
+    live[time].scratch += live[time - 1].scratch;
+  }
+  return live;
+}
+
 }  // namespace
 
 int64_t TensorView::elements() const { return Elements(shape); }
 
 std::vector<NodeInfo> CompiledPlan::Nodes(ProgramKind kind) const {
   const Program& program = this->program(kind);
+  const std::vector<Live> live = LiveBytes(program.memory);
   std::vector<NodeInfo> infos;
   for (int id = 0; id < static_cast<int>(program.graph.nodes().size()); ++id) {
     const Node& node = program.graph.node(id);
@@ -58,12 +85,9 @@ std::vector<NodeInfo> CompiledPlan::Nodes(ProgramKind kind) const {
       info.flops = cost.flops;
       info.bytes = cost.bytes;
     }
-    for (const ArenaBuffer& buffer : program.memory.buffers) {
-      const int time = program.memory.TimeOf(id);
-      if (time < buffer.first || time > buffer.last) continue;
-      info.live_bytes += buffer.bytes;
-      if (buffer.what.ends_with(" scratch")) info.scratch_bytes += buffer.bytes;
-    }
+    const Live& now = live[static_cast<size_t>(program.memory.TimeOf(id))];
+    info.live_bytes = now.bytes;
+    info.scratch_bytes = now.scratch;
     infos.push_back(std::move(info));
   }
   return infos;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/exec/parameter_table.h"
 
+#include <map>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 
@@ -9,6 +12,8 @@ namespace lockstep::engine {
 ParameterTable::ParameterTable(const CompiledPlan* plan, StateRegion* state)
     : kernels_(OptimKernelsFor(plan->target().isa)), simd_(SimdFor(plan->target().isa)) {
   const std::vector<ParameterSpec>& parameters = plan->model().parameters();
+  std::map<std::string, const GradientSlot*> slots;
+  for (const GradientSlot& slot : plan->layout().slots) slots.emplace(slot.parameter, &slot);
   for (size_t i = 0; i < parameters.size(); ++i) {
     const ParameterSpec& spec = parameters[i];
     ParameterTarget target;
@@ -17,12 +22,10 @@ ParameterTable::ParameterTable(const CompiledPlan* plan, StateRegion* state)
     target.method = plan->optimizer().method(spec);
     target.count = Elements(spec.shape);
     if (!plan->spec().inference) {  // where there are gradients
-      const auto slot =
-          std::find_if(plan->layout().slots.begin(), plan->layout().slots.end(),
-                       [&](const GradientSlot& s) { return s.parameter == spec.name; });
-      LS_CHECK(slot != plan->layout().slots.end()) << spec.name;
-      target.begin = slot->begin;
-      target.count = slot->count;
+      const auto slot = slots.find(spec.name);
+      LS_CHECK(slot != slots.end()) << spec.name;
+      target.begin = slot->second->begin;
+      target.count = slot->second->count;
     }
     target.weights =
         WeightStorage(spec, plan->spec().seed, plan->WeightType(spec),

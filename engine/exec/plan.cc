@@ -170,6 +170,7 @@ void CompiledPlan::MakeStateTable() {
     StateEntry entry{name, role, type, shape, state_bytes_, 0};
     entry.bytes = static_cast<size_t>(Elements(shape)) * SizeOf(type);
     state_bytes_ += (entry.bytes + kStateAlign - 1) / kStateAlign * kStateAlign;
+    entry_of_.emplace(name, state_.size());
     state_.push_back(std::move(entry));
   };
   using Role = StateEntry::Role;
@@ -243,10 +244,9 @@ std::set<std::string> CompiledPlan::HalfWeights() const {
 }
 
 const StateEntry& CompiledPlan::Entry(const std::string& name) const {
-  const auto it = std::find_if(state_.begin(), state_.end(),
-                               [&](const StateEntry& entry) { return entry.name == name; });
-  LS_CHECK(it != state_.end()) << name;
-  return *it;
+  const auto it = entry_of_.find(name);
+  LS_CHECK(it != entry_of_.end()) << name;
+  return state_[it->second];
 }
 
 int64_t CompiledPlan::targets_per_sample() const {

@@ -175,6 +175,7 @@ class CompiledPlan : public Plan {
   std::vector<ParameterSettings> settings_;
   size_t average_distance_ = 0;
   std::vector<StateEntry> state_;
+  std::map<std::string, size_t> entry_of_;  // index in state_, by name
   size_t state_bytes_ = 0;
   Program train_;
   std::map<std::string, WeightCopy> weight_copies_;

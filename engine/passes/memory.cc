@@ -2,6 +2,8 @@
 #include "engine/passes/memory.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -16,6 +18,95 @@ namespace {
 constexpr size_t kAlign = 64;
 
 size_t RoundUp(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// Stretches of the arena; those that overlap or touch are one.
+class Stretches {
+ public:
+  void Add(size_t begin, size_t end) {
+    auto it = ends_.upper_bound(begin);
+    if (it != ends_.begin() && std::prev(it)->second >= begin) {
+      --it;
+      begin = it->first;
+    }
+    while (it != ends_.end() && it->first <= end) {
+      end = std::max(end, it->second);
+      it = ends_.erase(it);
+    }
+    ends_.emplace_hint(it, begin, end);
+  }
+  // Returns the end of the last stretch that overlaps [begin, end), which is beyond `begin`; else
+  // `begin`.
+  size_t Behind(size_t begin, size_t end) const {
+    const auto it = ends_.lower_bound(end);
+    return it == ends_.begin() ? begin : std::max(begin, std::prev(it)->second);
+  }
+
+ private:
+  std::map<size_t, size_t> ends_;  // by their begin
+};
+
+// What is taken of the arena and when: a tree over the times, so that neither what is placed nor
+// what is asked looks at every buffer.
+class TakenPlaces {
+ public:
+  // For times from 0 to `last`.
+  explicit TakenPlaces(int last) {
+    while (leaves_ <= last) leaves_ *= 2;
+    spans_.resize(2 * static_cast<size_t>(leaves_));
+  }
+
+  // Returns the lowest offset, a multiple of kAlign, at which nothing is taken of the buffer's
+  // bytes in its life, and takes them.
+  size_t Take(size_t bytes, int first, int last) {
+    std::vector<const Stretches*> in_life;
+    Find(1, 0, leaves_, first, last, &in_life);
+    size_t offset = 0;
+    for (size_t free = 0; free < in_life.size();) {  // how many were asked since it moved
+      for (const Stretches* stretches : in_life) {
+        const size_t behind = stretches->Behind(offset, offset + bytes);
+        free = behind == offset ? free + 1 : 0;
+        offset = behind;
+      }
+    }
+    if (bytes > 0) Add(1, 0, leaves_, first, last, offset, RoundUp(offset + bytes));
+    return offset;
+  }
+
+ private:
+  struct Span {
+    Stretches any;    // taken at some time of the span
+    Stretches whole;  // taken all through it, but not through its parent
+  };
+
+  // Gathers what is taken at some time from `first` to `last`, of node `at` and what is below it,
+  // which spans [begin, end).
+  void Find(size_t at, int begin, int end, int first, int last,
+            std::vector<const Stretches*>* found) const {
+    if (last < begin || first >= end) return;
+    if (first <= begin && end - 1 <= last) {
+      found->push_back(&spans_[at].any);
+      return;
+    }
+    found->push_back(&spans_[at].whole);
+    const int middle = begin + (end - begin) / 2;
+    Find(2 * at, begin, middle, first, last, found);
+    Find(2 * at + 1, middle, end, first, last, found);
+  }
+  void Add(size_t at, int begin, int end, int first, int last, size_t from, size_t to) {
+    if (last < begin || first >= end) return;
+    spans_[at].any.Add(from, to);
+    if (first <= begin && end - 1 <= last) {
+      spans_[at].whole.Add(from, to);
+      return;
+    }
+    const int middle = begin + (end - begin) / 2;
+    Add(2 * at, begin, middle, first, last, from, to);
+    Add(2 * at + 1, middle, end, first, last, from, to);
+  }
+
+  int leaves_ = 1;
+  std::vector<Span> spans_;  // that of all times is 1; those of its halves are 2 and 3
+};
 
 class Planner {
  public:
@@ -154,19 +245,12 @@ class Planner {
       const Value input = node.inputs[static_cast<size_t>(i)];
       const Home& home = homes_.at(input);
       if (home.is_fixed || graph_.type(input) != graph_.type({id, o})) continue;
-      if (LastUse(home) != TimeOf(id) || SharedByOther(id, i, home)) continue;
+      // Of every value that lies there: views and in-place chains too.
+      const int last = plan_.buffers[home.buffer].last;
+      if (last != TimeOf(id) || SharedByOther(id, i, home)) continue;
       return &home;
     }
     return nullptr;
-  }
-  // The last read of every value that lies in the buffer of `home` (views and in-place chains too).
-  int LastUse(const Home& home) const {
-    int last = 0;
-    for (const auto& [value, other] : homes_) {
-      if (!other.is_fixed && other.buffer == home.buffer)
-        last = std::max(last, last_read_.at(value));
-    }
-    return last;
   }
   // Returns whether another input or an output of the node lies in the same buffer.
   bool SharedByOther(int id, int i, const Home& home) const {
@@ -191,19 +275,12 @@ class Planner {
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return buffers[a].bytes > buffers[b].bytes; });
-    std::vector<size_t> placed;  // by offset
+    const int end = plan_.runs_begin + count();
+    TakenPlaces taken(end);
     for (const size_t index : order) {
       ArenaBuffer& buffer = buffers[index];
-      for (const size_t other : placed) {
-        const ArenaBuffer& o = buffers[other];
-        const bool together = !options_.reuse || (o.first <= buffer.last && buffer.first <= o.last);
-        if (!together) continue;
-        if (buffer.offset + buffer.bytes <= o.offset) break;
-        buffer.offset = std::max(buffer.offset, RoundUp(o.offset + o.bytes));
-      }
-      placed.push_back(index);
-      std::sort(placed.begin(), placed.end(),
-                [&](size_t a, size_t b) { return buffers[a].offset < buffers[b].offset; });
+      buffer.offset = options_.reuse ? taken.Take(buffer.bytes, buffer.first, buffer.last)
+                                     : taken.Take(buffer.bytes, 0, end);
       plan_.arena_bytes = std::max(plan_.arena_bytes, RoundUp(buffer.offset + buffer.bytes));
     }
   }

@@ -242,6 +242,35 @@ TEST_P(MemoryPlanFuzz, NoTwoLiveBuffersOverlap) {
   EXPECT_GT(saved, 0u);
 }
 
+// The lowest place for each buffer beside those that are larger, found by looking at them all.
+size_t LowestOffset(const std::vector<ArenaBuffer>& buffers, const ArenaBuffer& buffer) {
+  const auto before = [&](const ArenaBuffer& other) {
+    return other.bytes > buffer.bytes || (other.bytes == buffer.bytes && &other < &buffer);
+  };
+  for (size_t offset = 0;; offset += 64) {
+    const bool taken = std::any_of(buffers.begin(), buffers.end(), [&](const ArenaBuffer& other) {
+      return before(other) && other.first <= buffer.last && buffer.first <= other.last &&
+             other.offset < offset + buffer.bytes && offset < other.offset + other.bytes;
+    });
+    if (!taken) return offset;
+  }
+}
+
+TEST_P(MemoryPlanFuzz, EachBufferLiesAtTheLowestPlaceThatIsFreeInItsLife) {
+  for (uint32_t seed = 0; seed < 25; ++seed) {
+    RandomGraph made(static_cast<uint32_t>(GetParam()) * 1000 + seed);
+    const auto fixed = BindTensors(made.graph, &made.leaves);
+    for (const bool keep : {false, true}) {
+      const MemoryPlan plan = PlanMemory(made.graph, fixed, CpuBackend(CpuTarget()),
+                                         {.in_place = false, .keep_constants = keep});
+      for (const ArenaBuffer& buffer : plan.buffers) {
+        EXPECT_EQ(buffer.offset, LowestOffset(plan.buffers, buffer)) << buffer.what << "\n"
+                                                                     << plan.ToText();
+      }
+    }
+  }
+}
+
 TEST_P(MemoryPlanFuzz, ThePlanChangesNoBit) {
   for (uint32_t seed = 0; seed < 25; ++seed) {
     const RandomGraph made(static_cast<uint32_t>(GetParam()) * 1000 + seed);
@@ -298,6 +327,27 @@ TEST(MemoryPlanTest, WhatDependsOnParametersAloneRunsOnceAndIsKept) {
   EXPECT_THAT(text, testing::HasSubstr("times 5..14: %5 packed\n"));
   EXPECT_THAT(text, testing::HasSubstr("times 12..14: %5\n"));
   EXPECT_THAT(text, testing::HasSubstr("once before: %3 %4 %5.Pack\n"));
+}
+
+// As many values as those of a network of some thousand layers, all read again in the other order,
+// as by a backward pass: whatever looks at each one for each one takes longer than a test may.
+TEST(MemoryPlanTest, ADeepGraphIsPlannedInTime) {
+  constexpr int kDeep = 40'000;
+  Graph graph;
+  std::vector<Value> values = {graph.AddLeaf(ops::kInput, {kF32, {1, 1}}, "x")};
+  for (int i = 0; i < kDeep; ++i) values.push_back(graph.Add(ops::kTanh, {values.back()}));
+  Value sum = values.back();
+  for (int i = kDeep; i > 0; --i) {
+    sum = graph.Add(ops::kAdd, {sum, values[static_cast<size_t>(i)]});
+  }
+  graph.AddOutput("y", sum);
+  Tensors leaves = {{"x", std::vector<float>(1)}};
+  const auto fixed = BindTensors(graph, &leaves);
+  for (const bool in_place : {false, true}) {  // the values, and the first sum of them
+    const MemoryPlan plan =
+        PlanMemory(graph, fixed, CpuBackend(CpuTarget()), {.in_place = in_place});
+    EXPECT_EQ(plan.arena_bytes, size_t{64} * (kDeep + 1));
+  }
 }
 
 TEST(MemoryPlanTest, ALeafIsNeverWrittenOver) {
