@@ -40,6 +40,9 @@ class ArrayDataset : public Dataset {
   int64_t size() const override { return size_; }
   const std::vector<FieldSpec>& fields() const override { return fields_; }
   int64_t classes() const override { return samples_.classes; }
+  size_t own_bytes() const override {
+    return samples_.own_bytes + samples_.labels.size() * sizeof(int32_t);
+  }
 
   absl::Status ReadBatch(const ReadRequest& request,
                          absl::Span<void* const> fields) const override {

@@ -35,6 +35,7 @@ struct ArraySamples {
   std::vector<float> scale = {1};
   std::vector<float> shift = {0};
   std::shared_ptr<const void> owner;  // keeps the memory
+  size_t own_bytes = 0;               // of that memory, as Dataset::own_bytes
   // Whether what was read of the stretches is good, where they are mapped files. May be empty.
   std::function<absl::Status()> check;
 };

@@ -48,6 +48,7 @@ class AugmentedDataset : public Dataset {
   int64_t size() const override { return base_->size(); }
   const std::vector<FieldSpec>& fields() const override { return base_->fields(); }
   int64_t classes() const override { return base_->classes(); }
+  size_t own_bytes() const override { return base_->own_bytes(); }
 
   absl::Status ReadBatch(const ReadRequest& request,
                          absl::Span<void* const> fields) const override {

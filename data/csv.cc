@@ -233,6 +233,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const CsvSource& source, Split 
                         static_cast<size_t>(table->features) * sizeof(float),
                         static_cast<int64_t>(table->labels.size())}};
   samples.owner = table;
+  samples.own_bytes = table->values.size() * sizeof(float) + table->labels.size() * sizeof(int32_t);
   absl::StatusOr<std::unique_ptr<Dataset>> dataset = MakeArrayDataset(std::move(samples));
   if (!dataset.ok()) return Annotate(dataset.status(), path);
   return dataset;

@@ -37,6 +37,10 @@ class Dataset {
   // not allocate. The bytes are a function of the request alone. Errors: DataLoss.
   virtual absl::Status ReadBatch(const ReadRequest& request,
                                  absl::Span<void* const> fields) const = 0;
+  // Returns the bytes of samples and labels that each process which opened it has in memory of its
+  // own: what was read from files. A mapped file, which processes share, is none of them. The same
+  // wherever the files are the same.
+  virtual size_t own_bytes() const { return 0; }
 };
 
 struct SyntheticSource {

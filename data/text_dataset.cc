@@ -82,6 +82,8 @@ class Text {
   }
 
   int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
+  // Of the files that were read.
+  size_t own_bytes() const { return memory_.size(); }
   // Asked after reading the `count` > 0 bytes from `at` on. `last`, at first -1, is the file that
   // was asked last: windows of one file are asked about once. Errors: as MappedBytes::Check.
   absl::Status Check(int64_t at, int64_t count, int64_t* last) const {
@@ -211,6 +213,7 @@ class TextDataset : public Dataset {
   int64_t size() const override { return range_.count; }
   const std::vector<FieldSpec>& fields() const override { return fields_; }
   int64_t classes() const override { return 256; }
+  size_t own_bytes() const override { return text_->own_bytes(); }
 
   absl::Status ReadBatch(const ReadRequest& request,
                          absl::Span<void* const> fields) const override {
@@ -260,6 +263,7 @@ class MaskedTextDataset : public Dataset {
   int64_t size() const override { return range_.count; }
   const std::vector<FieldSpec>& fields() const override { return fields_; }
   int64_t classes() const override { return kMaskedVocabulary; }
+  size_t own_bytes() const override { return text_->own_bytes(); }
 
   absl::Status ReadBatch(const ReadRequest& request,
                          absl::Span<void* const> fields) const override {

@@ -116,7 +116,7 @@ class Worker {
     LS_ASSIGN_OR_RETURN(const JobSpec own, JobOnDevice(job_, bootstrap_.assignment()));
     LS_RETURN_IF_ERROR(CheckDevice(bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(const GradientPlace place, PlaceOfGradients(own, bootstrap_.assignment()));
-    LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, *data_.train, place));
+    LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, data_, place));
     Warn(compiled);
     plan_told_ = PlanAsTold(*compiled.plan, place);
     compiled.tuning_files = TuningFiles(own, RunDir(bootstrap_.assignment()));

@@ -270,7 +270,7 @@ absl::StatusOr<Comparison> Compare(const engine::TrainSpec& a, const engine::Tra
 absl::Status AnswerCompare(const CompareRequest& request, bool json, bool* differs) {
   const JobSpec& job = request.spec();
   LS_ASSIGN_OR_RETURN(const JobData data, OpenJobData(job));
-  LS_ASSIGN_OR_RETURN(const CompiledJob compiled, CompileJob(job, *data.train));
+  LS_ASSIGN_OR_RETURN(const CompiledJob compiled, CompileJob(job, data));
   LS_ASSIGN_OR_RETURN(const engine::TrainSpec a, VariantOf(compiled.plan->spec(), request.a()));
   LS_ASSIGN_OR_RETURN(const engine::TrainSpec b, VariantOf(compiled.plan->spec(), request.b()));
   const int64_t step = request.step() > 0 ? request.step() : 1;

@@ -31,7 +31,7 @@ absl::Status AnswerPlan(const PlanRequest& request, bool json) {
   }
   LS_ASSIGN_OR_RETURN(const JobData data, OpenJobData(request.spec()));
   LS_ASSIGN_OR_RETURN(const CompiledJob compiled,
-                      CompileJob(request.spec(), *data.train, ExpectedPlace(request.spec())));
+                      CompileJob(request.spec(), data, ExpectedPlace(request.spec())));
   std::string text;
   if (request.dump() == "text") {
     text = compiled.plan->DumpText();

@@ -89,16 +89,16 @@ std::vector<std::string> WarningsOf(const CompiledJob& compiled) {
   return warnings;
 }
 
-absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train,
+absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
                                        GradientPlace place) {
   CompiledJob compiled;
   compiled.job = job;
-  LS_ASSIGN_OR_RETURN(compiled.sampler, MakeSampler(job.train(), train.size()));
+  LS_ASSIGN_OR_RETURN(compiled.sampler, MakeSampler(job.train(), data.train->size()));
   compiled.total_steps = TotalSteps(job.train(), *compiled.sampler);
   LS_ASSIGN_OR_RETURN(compiled.eval_every, job::EvalEvery(job));
   LS_ASSIGN_OR_RETURN(compiled.save_every, job::SaveEvery(job));
   LS_ASSIGN_OR_RETURN(compiled.verify_every, job::VerifyEvery(job));
-  LS_ASSIGN_OR_RETURN(engine::TrainSpec spec, EngineSpec(job, train, compiled.total_steps));
+  LS_ASSIGN_OR_RETURN(engine::TrainSpec spec, EngineSpec(job, *data.train, compiled.total_steps));
   spec.shard_moments = ShardsMoments(job);
   const bool automatic = spec.recompute.mode == engine::RecomputeSpec::Mode::kAuto;
   if (automatic) spec.recompute.mode = engine::RecomputeSpec::Mode::kNone;
@@ -119,16 +119,18 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& 
   } else if (spec.shard_moments) {
     compiled.arena_bytes += RoundUp(compiled.plan->SumBlocks().size() * sizeof(double));
   }
-  compiled.need =
-      MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count, place);
+  const size_t read_bytes =
+      data.train->own_bytes() + (data.test == nullptr ? 0 : data.test->own_bytes());
+  compiled.need = MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers,
+                               compiled.vector_count, place, read_bytes);
   if (automatic) {
     // By the plan alone: what the arena may take is what the rest leaves of the limit.
     const size_t rest = compiled.need.total() - compiled.plan->arena_bytes();
     const auto limit = static_cast<size_t>(job.resources().memory());
     spec.recompute = {engine::RecomputeSpec::Mode::kAuto, limit > rest ? limit - rest : 0};
     LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
-    compiled.need =
-        MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count, place);
+    compiled.need = MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers,
+                                 compiled.vector_count, place, read_bytes);
   }
   LS_RETURN_IF_ERROR(CheckMemory(job, *compiled.plan, compiled.need));
   return compiled;

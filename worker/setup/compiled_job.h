@@ -61,7 +61,7 @@ std::vector<std::string> WarningsOf(const CompiledJob& compiled);
 
 // With the vectors that are reduced in `place`. Errors: InvalidArgument; ResourceExhausted when the
 // job cannot fit resources.memory or gpu_memory, naming both.
-absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const data::Dataset& train,
+absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
                                        GradientPlace place = GradientPlace::kHost);
 
 }  // namespace lockstep::worker

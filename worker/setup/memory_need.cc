@@ -105,7 +105,7 @@ size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan) {
 }
 
 MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
-                        int64_t vector_count, GradientPlace place) {
+                        int64_t vector_count, GradientPlace place, size_t read_bytes) {
   const Train& train = job.train();
   const engine::TrainSpec& spec = plan.spec();
   MemoryNeed need;
@@ -137,6 +137,8 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
   if (on_gpu) {
     need.data += 2 * static_cast<size_t>(spec.most_samples()) * SampleBytes(plan);
   }
+  need.read = read_bytes;
+  need.data += read_bytes;
   if (job.has_checkpoint()) {
     // Hosts that do not share the folder save all of it each (checkpoint/folder_copies.h).
     const bool whole = job.resources().nodes() > 1 && job.checkpoint().shared() != "always";
@@ -172,8 +174,14 @@ absl::Status CheckMemory(const JobSpec& job, const engine::Plan& plan, const Mem
       advice.push_back("set train.precision to bf16 (activations in 16 bits)");
     }
   }
-  if (need.data > need.total() / 8) {
+  if (need.data - need.read > need.total() / 8) {
     advice.push_back("lower train.data.loader.prefetch or train.eval.block");
+  }
+  if (need.read > need.total() / 8) {
+    advice.push_back(absl::StrCat(
+        "give the data as files that are mapped, which take no memory of a worker's own (",
+        BytesText(static_cast<double>(need.read)),
+        " were read): a table as .npy files, text in fewer files"));
   }
   if (fixed > limit) {
     advice.push_back(absl::StrCat("weights, gradients and optimizer state alone take ",

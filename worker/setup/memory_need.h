@@ -35,7 +35,8 @@ struct MemoryNeed {
   size_t optimizer = 0;    // moments and the scalars of the training state
   size_t activations = 0;  // the arena but for the workspace
   size_t workspace = 0;    // what kernels use besides, at the arena's fullest node
-  size_t data = 0;         // batches that are prepared ahead, an evaluation block
+  size_t data = 0;         // batches that are prepared ahead, an evaluation block, what `read` is
+  size_t read = 0;         // of `data`: samples in memory, of files that are not mapped
   size_t checkpoint = 0;   // the copy of the state that is written
   GpuNeed gpu;             // which is none of the rest; zeros on the CPU
   size_t total() const {
@@ -44,9 +45,9 @@ struct MemoryNeed {
 };
 
 // `gradient_buffers` vectors of `vector_count` floats are held in `place` at the worst deal of
-// shards.
+// shards; `read_bytes` are those of the job's data (data::Dataset::own_bytes).
 MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
-                        int64_t vector_count, GradientPlace place);
+                        int64_t vector_count, GradientPlace place, size_t read_bytes);
 
 // How many of the OptimizerShards of a job with sharded moments one of its workers holds at most.
 int MostHeldParts(const JobSpec& job);

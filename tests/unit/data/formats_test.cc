@@ -222,6 +222,7 @@ TEST_F(FormatsTest, CsvTablesAsDataSets) {
   const auto train = Open(source, Split::kTrain);
   ASSERT_TRUE(train.ok()) << train.status();
   EXPECT_EQ((*train)->fields(), ClassificationFields({2}, 3));
+  EXPECT_GE((*train)->own_bytes(), 4u * 4 + 2 * 4) << "four numbers, two labels";
   const auto test = Open(source, Split::kTest);
   ASSERT_TRUE(test.ok()) << test.status();
   EXPECT_EQ((*test)->classes(), 3);

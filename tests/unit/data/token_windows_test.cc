@@ -91,6 +91,9 @@ TEST_F(TokenWindowsTest, AFolderOfManySmallFilesTakesFewMappings) {
   const auto train = Open(source, Split::kTrain), test = Open(source, Split::kTest);
   ASSERT_TRUE(train.ok() && test.ok()) << train.status() << test.status();
   EXPECT_LT(Mappings() - before, 24'100);
+  // Of the training split, which has the smallest; all of the test split's 4 MiB are mapped.
+  EXPECT_GT((*train)->own_bytes() + (*test)->own_bytes(), 1000u);
+  EXPECT_LT((*train)->own_bytes() + (*test)->own_bytes(), 100'000u);
   const int64_t windows = (*train)->size();
   for (int64_t i = 0; i < 4000; ++i) {
     const Dataset& split = i < windows ? **train : **test;

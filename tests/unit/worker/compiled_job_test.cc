@@ -52,7 +52,7 @@ TEST(CompileJob, WithoutEvaluationsTheArenaHasNoRoomForThem) {
   EXPECT_LT(never.compiled.need.total(), evaluates.compiled.need.total());
   EXPECT_EQ(never.compiled.plan->hash(), evaluates.compiled.plan->hash());
   job.mutable_resources()->set_memory(static_cast<int64_t>(never.compiled.need.total()));
-  EXPECT_TRUE(CompileJob(job, *never.data.train).ok());
+  EXPECT_TRUE(CompileJob(job, never.data).ok());
 }
 
 // Of a batch normalisation the statistics are those of a micro-batch.
@@ -64,7 +64,7 @@ TEST(CompileJob, SmallerMicroBatchesAreSaidToBeTheSameMathWhereTheyAre) {
   const auto refused = [&job] {
     job.mutable_resources()->set_memory(1000);
     const JobData data = OpenJobData(job).value();
-    const absl::Status status = CompileJob(job, *data.train).status();
+    const absl::Status status = CompileJob(job, data).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
     return std::string(status.message());
   };

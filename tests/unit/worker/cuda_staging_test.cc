@@ -100,7 +100,7 @@ struct OneWorker {
     test = watched_test.get();
     data.train = std::move(watched_train);
     data.test = std::move(watched_test);
-    compiled = CompileJob(spec, *data.train).value();
+    compiled = CompileJob(spec, data).value();
     transport = std::make_unique<FakeTransport>(&network, compiled.arena_bytes + (size_t{1} << 16));
     link = std::make_unique<ControlLink>(WorkerBootstrap{}, FakeSession::On(&wire));
     link->Start();

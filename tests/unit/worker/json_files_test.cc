@@ -71,7 +71,7 @@ TEST_F(JsonFiles, ConfigOfAModel) {
   train.mutable_eval()->set_every("never");
   train.mutable_passes()->set_fuse(false);
   const JobData data = OpenJobData(job).value();
-  const CompiledJob compiled = CompileJob(job, *data.train).value();
+  const CompiledJob compiled = CompileJob(job, data).value();
   const std::vector<char> state(compiled.plan->state_bytes());
   ASSERT_TRUE(WriteModel(dir_, job, *compiled.plan, state.data()).ok());
   const std::string text = Read("config.json");

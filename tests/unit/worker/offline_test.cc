@@ -46,8 +46,8 @@ TEST(MemoryNeed, GradientsAreCountedWhereTheyLie) {
   const JobData data = OpenJobData(job).value();
   EXPECT_EQ(Compiled(job).compiled.need.gpu.total(), 0u);
   job.mutable_resources()->set_device("cuda");
-  const CompiledJob by_host = CompileJob(job, *data.train).value();
-  const CompiledJob by_nccl = CompileJob(job, *data.train, GradientPlace::kGpu).value();
+  const CompiledJob by_host = CompileJob(job, data).value();
+  const CompiledJob by_nccl = CompileJob(job, data, GradientPlace::kGpu).value();
   const size_t vector = static_cast<size_t>(by_host.vector_count) * 4;
   const auto buffers = static_cast<size_t>(by_host.gradient_buffers);
   EXPECT_EQ(by_host.need.gradients, buffers * vector);
@@ -66,8 +66,8 @@ TEST(MemoryNeed, GradientsAreCountedWhereTheyLie) {
   EXPECT_THAT(ReportText(ReportOf(by_host, data.train->size(), machine)),
               testing::Not(HasSubstr("NCCL")));
   job.mutable_resources()->set_gpu_memory(static_cast<int64_t>(by_nccl.need.gpu.total()) - 1);
-  EXPECT_TRUE(CompileJob(job, *data.train).ok());
-  const auto refused = CompileJob(job, *data.train, GradientPlace::kGpu);
+  EXPECT_TRUE(CompileJob(job, data).ok());
+  const auto refused = CompileJob(job, data, GradientPlace::kGpu);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("resources.gpu_memory"));
 }
@@ -77,22 +77,48 @@ TEST(MemoryNeed, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
   const size_t needed = Compiled(job).compiled.need.total();
   job.mutable_resources()->set_memory(static_cast<int64_t>(needed));
   const JobData data = OpenJobData(job).value();
-  EXPECT_TRUE(CompileJob(job, *data.train).ok());
+  EXPECT_TRUE(CompileJob(job, data).ok());
   job.mutable_resources()->set_memory(static_cast<int64_t>(needed) - 1);
-  const auto refused = CompileJob(job, *data.train);
+  const auto refused = CompileJob(job, data);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   const std::string message(refused.status().message());
   EXPECT_THAT(message, HasSubstr(BytesText(static_cast<double>(needed))));
   EXPECT_THAT(message, HasSubstr("resources.memory"));
   job.mutable_resources()->set_memory(1000);
-  EXPECT_THAT(std::string(CompileJob(job, *data.train).status().message()),
-              HasSubstr("smaller model"));
+  EXPECT_THAT(std::string(CompileJob(job, data).status().message()), HasSubstr("smaller model"));
   job.mutable_train()->mutable_model()->mutable_mlp()->clear_hidden();
   job.mutable_train()->set_global_batch(4096);
   job.mutable_train()->mutable_data()->mutable_loader()->set_prefetch(2);
   job.mutable_resources()->set_memory(100000);
-  EXPECT_THAT(std::string(CompileJob(job, *data.train).status().message()),
+  EXPECT_THAT(std::string(CompileJob(job, data).status().message()),
               HasSubstr("train.data.loader.prefetch"));
+}
+
+// A table of numbers, which every worker reads for itself.
+TEST(MemoryNeed, CountsWhatOfTheDataIsReadIntoMemory) {
+  std::string folder = testing::TempDir() + "table-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const auto write = [&](const std::string& name, int lines) {
+    std::ofstream file(folder + "/" + name);
+    for (int i = 0; i < lines; ++i) file << "0.5,0.25," << i % 5 << "\n";
+    return folder + "/" + name;
+  };
+  JobSpec job = SmallJob();
+  Csv& csv = *job.mutable_train()->mutable_data()->mutable_csv();
+  csv.set_train(write("train.csv", 100'000));
+  csv.set_test(write("test.csv", 20'000));
+  job.mutable_train()->mutable_eval()->set_every("never");
+  const Compiled one(job);
+  job.mutable_train()->mutable_eval()->clear_every();
+  const Compiled both(job);
+  constexpr size_t kSample = 2 * 4 + 4;
+  EXPECT_GE(one.compiled.need.data, 100'000 * kSample);
+  EXPECT_LT(one.compiled.need.data, 150'000 * kSample);
+  EXPECT_GE(both.compiled.need.data, one.compiled.need.data + 20'000 * kSample);
+  job.mutable_resources()->set_memory(500'000);
+  const std::string refused(CompileJob(job, both.data).status().message());
+  EXPECT_THAT(refused, HasSubstr("files that are mapped"));
+  EXPECT_THAT(refused, testing::Not(HasSubstr("prefetch")));
 }
 
 TEST(OpenJobData, SplitsOfOtherExtentsAreRefused) {

@@ -33,7 +33,7 @@ inline JobSpec SmallJob() {
 // A job with its data.
 struct Compiled {
   explicit Compiled(const JobSpec& job)
-      : data(OpenJobData(job).value()), compiled(CompileJob(job, *data.train).value()) {}
+      : data(OpenJobData(job).value()), compiled(CompileJob(job, data).value()) {}
   JobData data;
   CompiledJob compiled;
 };
