@@ -17,11 +17,9 @@
 #include "common/farewell.h"
 #include "common/log.h"
 #include "common/status.h"
-#include "data/fingerprint.h"
 #include "engine/engine.h"
 #include "worker/checkpoint/checkpoint_identity.h"
 #include "worker/checkpoint/checkpointer.h"
-#include "worker/checkpoint/data_identity.h"
 #include "worker/checkpoint/folder_copies.h"
 #include "worker/checkpoint/model_writer.h"
 #include "worker/checkpoint/restore.h"
@@ -40,6 +38,7 @@
 #include "worker/setup/data_plane.h"
 #include "worker/setup/device_choice.h"
 #include "worker/setup/job_plan.h"
+#include "worker/setup/opened_data.h"
 #include "worker/setup/reach.h"
 #include "worker/setup/tuning_files.h"
 #include "worker/step/trainer.h"
@@ -110,13 +109,12 @@ class Worker {
   // Data, plan, memory, kernels: all that does not depend on the other workers.
   absl::Status Prepare() {
     board_.Enter(LOADING);
-    LS_RETURN_IF_ERROR(OpenData());
-    LS_RETURN_IF_ERROR(FingerprintData());
+    LS_RETURN_IF_ERROR(data_.Open(job_, over_hosts_, &board_));
     board_.Enter(COMPILING);
     LS_ASSIGN_OR_RETURN(const JobSpec own, JobOnDevice(job_, bootstrap_.assignment()));
     LS_RETURN_IF_ERROR(CheckDevice(bootstrap_.assignment()));
     LS_ASSIGN_OR_RETURN(const GradientPlace place, PlaceOfGradients(own, bootstrap_.assignment()));
-    LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, data_, place));
+    LS_ASSIGN_OR_RETURN(CompiledJob compiled, CompileJob(own, data_.data(), place));
     Warn(compiled);
     plan_told_ = PlanAsTold(*compiled.plan, place);
     compiled.tuning_files = TuningFiles(own, RunDir(bootstrap_.assignment()));
@@ -124,7 +122,7 @@ class Worker {
                                                   job::FailureDetection(job_), over_hosts_,
                                                   {bootstrap_.data_addresses().begin(),
                                                    bootstrap_.data_addresses().end()}));
-    LS_ASSIGN_OR_RETURN(trainer_, Trainer::Create(compiled, {.data = &data_,
+    LS_ASSIGN_OR_RETURN(trainer_, Trainer::Create(compiled, {.data = &data_.data(),
                                                              .transport = transport_.get(),
                                                              .board = &board_,
                                                              .link = &link_,
@@ -152,45 +150,8 @@ class Worker {
     for (const std::string& warning : WarningsOf(compiled)) LS_LOG_WARNING << warning;
   }
 
-  // What is told of the files, now and later, is to be of what was opened: opening may take long.
-  absl::Status OpenData() {
-    LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
-    for (int tries = 0; tries < 2; ++tries) {
-      const uint64_t train = data::StampFiles(source, /*test=*/false);
-      const uint64_t both = data::StampFiles(source, /*test=*/true);
-      LS_ASSIGN_OR_RETURN(data_, OpenJobData(job_));
-      const bool evaluates = data_.test != nullptr;
-      board_.Moved();
-      if (data::StampFiles(source, evaluates) == (evaluates ? both : train)) break;
-      LS_LOG_WARNING << "files of the job's data were replaced or written to while they were opened"
-                     << (tries == 0 ? "; they are opened again"
-                                    : ": others may see other samples than this worker");
-    }
-    return absl::OkStatus();
-  }
-
-  // Finds what tells the coordinator whether this host has the data that the others have.
-  absl::Status FingerprintData() {
-    const bool evaluates = data_.test != nullptr;
-    LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job_.train()));
-    if (SavesCheckpoints()) data_identity_ = std::make_unique<DataIdentity>(source, evaluates);
-    if (!over_hosts_) {
-      data_stamp_ =
-          data_identity_ != nullptr ? data_identity_->stamp() : data::StampFiles(source, evaluates);
-      return absl::OkStatus();
-    }
-    LS_ASSIGN_OR_RETURN(data_files_, data::FingerprintFiles(source, {.test = evaluates}));
-    if (data_identity_ != nullptr) data_identity_->Know(data_files_);
-    board_.Moved();
-    return absl::OkStatus();
-  }
-
-  bool SavesCheckpoints() const {
-    return job_.has_checkpoint() && !job_.checkpoint().dir().empty();
-  }
-
   absl::Status PrepareCheckpoints() {
-    if (!SavesCheckpoints()) return absl::OkStatus();
+    if (!SavesCheckpoints(job_)) return absl::OkStatus();
     LS_ASSIGN_OR_RETURN(const Every every, job::SaveEvery(job_));
     Checkpointer::Settings settings;
     settings.folder = job_.checkpoint().dir();
@@ -201,10 +162,10 @@ class Worker {
     settings.every = every.time;
     settings.identity = IdentityOf(job_, bootstrap_.assignment().job_id(), trainer_->plan(),
                                    device_hash_, device_description_);
-    settings.identity.samples = data_.train->size();
-    settings.identity.data_stamp = data_identity_->stamp();
+    settings.identity.samples = data_.data().train->size();
+    settings.identity.data_stamp = data_.identity()->stamp();
     settings.data = [this](const std::function<bool()>& go_on) {
-      return data_identity_->RecordsAsMade([&] { return !alone_ && go_on(); });
+      return data_.identity()->RecordsAsMade([&] { return !alone_ && go_on(); });
     };
     settings.plan = &trainer_->plan();
     settings.state = trainer_->state();
@@ -235,7 +196,7 @@ class Worker {
     resume_.data = [this] {  // on the main thread, while other ranks wait for it
       std::vector<checkpoint::DataRecord> records;
       const auto look = [&](const std::function<bool()>& go_on) {
-        records = data_identity_->Records(go_on);
+        records = data_.identity()->Records(go_on);
         return absl::OkStatus();
       };
       WorkOnDisk(&board_, clock_, look).IgnoreError();
@@ -243,8 +204,8 @@ class Worker {
     };
     // Whoever takes a dead worker's place has opened the files anew.
     const auto check = [this](const std::function<bool()>& go_on) -> absl::Status {
-      LS_ASSIGN_OR_RETURN(const bool compared, CheckRunData(resume_, data_identity_.get(), go_on));
-      if (compared) data_stamp_ = 0;
+      LS_ASSIGN_OR_RETURN(const bool compared, CheckRunData(resume_, data_.identity(), go_on));
+      if (compared) data_.NoteCompared();
       return absl::OkStatus();
     };
     LS_RETURN_IF_ERROR(WorkOnDisk(&board_, clock_, check));
@@ -298,13 +259,7 @@ class Worker {
     ready.set_device_description(device_description_);
     *ready.mutable_address() =
         AddressOf(bootstrap_, transport_->address(), transport_->key(), transport_->tcp_port());
-    for (const data::FileFingerprint& file : data_files_) {
-      DataFile& told = *ready.add_data();
-      told.set_path(file.path);
-      told.set_bytes(static_cast<int64_t>(file.bytes));
-      told.set_hash(file.hash);
-    }
-    ready.set_data_stamp(data_stamp_);
+    data_.Tell(&ready);
     link_.SendReady(ready);
     return absl::OkStatus();
   }
@@ -492,9 +447,7 @@ class Worker {
   Clock* const clock_;
   const bool over_hosts_;  // some of its peers may be
   ProgressBoard board_;
-  JobData data_;
-  std::vector<data::FileFingerprint> data_files_;  // where FingerprintData looked
-  uint64_t data_stamp_ = 0;                        // WorkerReady::data_stamp
+  OpenedData data_;
   std::unique_ptr<Transport> transport_;
   // Of the generation that this worker was in last; what was reduced in it stays readable.
   std::unique_ptr<Communicator> last_communicator_;
@@ -504,8 +457,7 @@ class Worker {
   ControlLink link_;
   std::unique_ptr<Trainer> trainer_;
   ResumeSource resume_;
-  std::unique_ptr<DataIdentity> data_identity_;  // where checkpoints are saved
-  std::unique_ptr<Checkpointer> checkpointer_;   // reads the trainer's state
+  std::unique_ptr<Checkpointer> checkpointer_;  // reads the trainer's state
   std::unique_ptr<Telemetry> telemetry_;
   std::string plan_told_;
   std::string device_hash_;

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The job's data as a worker opened it when it started, and what it tells of it: to the
+// coordinator, and in checkpoints. Thread-safety: the main thread's; Identity() may be used by
+// others, as it says.
+#ifndef LOCKSTEP_WORKER_SETUP_OPENED_DATA_H_
+#define LOCKSTEP_WORKER_SETUP_OPENED_DATA_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "data/dataset.h"
+#include "data/fingerprint.h"
+#include "proto/coordinator_worker.pb.h"
+#include "proto/job.pb.h"
+#include "worker/checkpoint/data_identity.h"
+#include "worker/control/progress_board.h"
+#include "worker/setup/compiled_job.h"
+
+namespace lockstep::worker {
+
+// Returns whether the job saves checkpoints.
+bool SavesCheckpoints(const JobSpec& job);
+
+class OpenedData {
+ public:
+  // Opens both splits, and finds what tells the coordinator whether this host has the data that the
+  // others have: with `over_hosts`, where the workers may be on several, the files are read for it.
+  // What is told of the files, now and later, is of what was opened: opening may take long. Called
+  // once. Blocks for the disk, and says on `board` that it moves. Errors: those of OpenJobData and
+  // data::FingerprintFiles.
+  absl::Status Open(const JobSpec& job, bool over_hosts, ProgressBoard* board);
+
+  const JobData& data() const { return data_; }
+  // Of a job that saves checkpoints; else null.
+  DataIdentity* identity() const { return identity_.get(); }
+  // What the files hold was compared with what the run began with.
+  void NoteCompared() { stamp_ = 0; }
+  // Adds to a worker's word to the coordinator what its data is.
+  void Tell(WorkerReady* ready) const;
+
+ private:
+  absl::Status Fingerprint(const JobSpec& job, bool over_hosts, ProgressBoard* board);
+
+  JobData data_;
+  std::vector<data::FileFingerprint> files_;  // where they were looked at
+  uint64_t stamp_ = 0;                        // WorkerReady::data_stamp
+  std::unique_ptr<DataIdentity> identity_;
+};
+
+}  // namespace lockstep::worker
+
+#endif  // LOCKSTEP_WORKER_SETUP_OPENED_DATA_H_
