@@ -22,10 +22,8 @@ std::vector<checkpoint::DataRecord> DataRecordsOf(const std::vector<data::FileFi
   return records;
 }
 
-DataIdentity::DataIdentity(data::Source source, bool evaluates)
-    : source_(std::move(source)),
-      evaluates_(evaluates),
-      stamp_(data::StampFiles(source_, evaluates)) {}
+DataIdentity::DataIdentity(data::Source source, bool evaluates, uint64_t stamp)
+    : source_(std::move(source)), evaluates_(evaluates), stamp_(stamp) {}
 
 void DataIdentity::Know(const std::vector<data::FileFingerprint>& files) {
   for (const data::FileFingerprint& file : files) {

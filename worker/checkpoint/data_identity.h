@@ -26,10 +26,10 @@ std::vector<checkpoint::DataRecord> DataRecordsOf(const std::vector<data::FileFi
 class DataIdentity {
  public:
   // `evaluates`: whether the job reads the test split. Else it may be anything, and is not looked
-  // at. Asks the file system about each file, so that a later change of one is seen.
-  DataIdentity(data::Source source, bool evaluates);
+  // at. `stamp` is what data::StampFiles said of the files before they were opened, so that a later
+  // change of one is seen.
+  DataIdentity(data::Source source, bool evaluates, uint64_t stamp);
 
-  // data::StampFiles when this was made.
   uint64_t stamp() const { return stamp_; }
 
   // Takes what data::FingerprintFiles found of these files without a bound for folders, unless they
@@ -40,7 +40,7 @@ class DataIdentity {
   // they are not known, since a file cannot be read (that is said once) or `go_on` ended it (the
   // next call looks again). `go_on` is called before each file. Blocks for the disk.
   std::vector<checkpoint::DataRecord> Records(const checkpoint::GoOn& go_on);
-  // As Records, but empty when a file may have changed since this was made, which is said.
+  // As Records, but empty when a file may have changed since they were opened, which is said.
   std::vector<checkpoint::DataRecord> RecordsAsMade(const checkpoint::GoOn& go_on);
 
  private:

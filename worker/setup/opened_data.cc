@@ -11,28 +11,35 @@ bool SavesCheckpoints(const JobSpec& job) {
   return job.has_checkpoint() && !job.checkpoint().dir().empty();
 }
 
-absl::Status OpenedData::Open(const JobSpec& job, bool over_hosts, ProgressBoard* board) {
-  LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job.train()));
-  for (int tries = 0; tries < 2; ++tries) {
-    const uint64_t train = data::StampFiles(source, /*test=*/false);
-    const uint64_t both = data::StampFiles(source, /*test=*/true);
-    LS_ASSIGN_OR_RETURN(data_, OpenJobData(job));
-    const bool evaluates = data_.test != nullptr;
-    board->Moved();
-    if (data::StampFiles(source, evaluates) == (evaluates ? both : train)) break;
+absl::StatusOr<uint64_t> OpenUnchanged(absl::FunctionRef<uint64_t()> stamp,
+                                       absl::FunctionRef<absl::Status()> open) {
+  uint64_t before = stamp();
+  for (bool again = false;; again = true) {
+    LS_RETURN_IF_ERROR(open());
+    const uint64_t after = stamp();
+    if (after == before) return before;
     LS_LOG_WARNING << "files of the job's data were replaced or written to while they were opened"
-                   << (tries == 0 ? "; they are opened again"
-                                  : ": others may see other samples than this worker");
+                   << (again ? ": others may see other samples than this worker"
+                             : "; they are opened again");
+    if (again) return before;
+    before = after;
   }
-  return Fingerprint(job, over_hosts, board);
 }
 
-absl::Status OpenedData::Fingerprint(const JobSpec& job, bool over_hosts, ProgressBoard* board) {
-  const bool evaluates = data_.test != nullptr;
+absl::Status OpenedData::Open(const JobSpec& job, bool over_hosts, ProgressBoard* board) {
   LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job.train()));
-  if (SavesCheckpoints(job)) identity_ = std::make_unique<DataIdentity>(source, evaluates);
+  const bool evaluates = job.train().eval().every() != "never";
+  const auto open = [&]() -> absl::Status {
+    LS_ASSIGN_OR_RETURN(data_, OpenJobData(job));
+    board->Moved();
+    return absl::OkStatus();
+  };
+  LS_ASSIGN_OR_RETURN(
+      const uint64_t stamp,
+      OpenUnchanged([&] { return data::StampFiles(source, /*test=*/evaluates); }, open));
+  if (SavesCheckpoints(job)) identity_ = std::make_unique<DataIdentity>(source, evaluates, stamp);
   if (!over_hosts) {
-    stamp_ = identity_ != nullptr ? identity_->stamp() : data::StampFiles(source, evaluates);
+    stamp_ = stamp;
     return absl::OkStatus();
   }
   LS_ASSIGN_OR_RETURN(files_, data::FingerprintFiles(source, {.test = evaluates}));

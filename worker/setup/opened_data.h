@@ -9,7 +9,9 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "data/dataset.h"
 #include "data/fingerprint.h"
 #include "proto/coordinator_worker.pb.h"
@@ -23,13 +25,19 @@ namespace lockstep::worker {
 // Returns whether the job saves checkpoints.
 bool SavesCheckpoints(const JobSpec& job);
 
+// Opens files by `open`, once more if what `stamp` says of them was another thing afterwards:
+// opening may take long, and what is told of the files is to be of what was opened. Returns what
+// `stamp` said before they were opened for the last time; it asks the file system about each file,
+// which on a slow one takes long, and is called as seldom as can be. Errors: those of `open`.
+absl::StatusOr<uint64_t> OpenUnchanged(absl::FunctionRef<uint64_t()> stamp,
+                                       absl::FunctionRef<absl::Status()> open);
+
 class OpenedData {
  public:
   // Opens both splits, and finds what tells the coordinator whether this host has the data that the
   // others have: with `over_hosts`, where the workers may be on several, the files are read for it.
-  // What is told of the files, now and later, is of what was opened: opening may take long. Called
-  // once. Blocks for the disk, and says on `board` that it moves. Errors: those of OpenJobData and
-  // data::FingerprintFiles.
+  // Called once. Blocks for the disk, and says on `board` that it moves. Errors: those of
+  // OpenJobData and data::FingerprintFiles.
   absl::Status Open(const JobSpec& job, bool over_hosts, ProgressBoard* board);
 
   const JobData& data() const { return data_; }
@@ -41,8 +49,6 @@ class OpenedData {
   void Tell(WorkerReady* ready) const;
 
  private:
-  absl::Status Fingerprint(const JobSpec& job, bool over_hosts, ProgressBoard* board);
-
   JobData data_;
   std::vector<data::FileFingerprint> files_;  // where they were looked at
   uint64_t stamp_ = 0;                        // WorkerReady::data_stamp

@@ -29,6 +29,10 @@ class DataIdentityTest : public ::testing::Test {
     std::ofstream(folder_ + "/" + name, std::ios::binary) << text;
     return folder_ + "/" + name;
   }
+  // A worker starts.
+  static DataIdentity Open(const data::Source& source, bool evaluates) {
+    return {source, evaluates, data::StampFiles(source, evaluates)};
+  }
   // Returns the records, and counts the files that were looked at for them.
   Records Ask(DataIdentity* identity) {
     return identity->Records([this] {
@@ -42,7 +46,7 @@ class DataIdentityTest : public ::testing::Test {
 
 TEST_F(DataIdentityTest, IsOfTheFilesWhenItWasFirstAsked) {
   const data::CsvSource csv{Write("train.csv", "1,2"), Write("test.csv", "1,3")};
-  DataIdentity identity(csv, /*evaluates=*/true);
+  DataIdentity identity = Open(csv, /*evaluates=*/true);
   Write("train.csv", "1,4,5");
   const Records first = Ask(&identity);
   ASSERT_EQ(first.size(), 2u);
@@ -55,21 +59,23 @@ TEST_F(DataIdentityTest, IsOfTheFilesWhenItWasFirstAsked) {
 
 TEST_F(DataIdentityTest, AFileForBothSplitsIsOne) {
   const std::string file = Write("x.csv", "1,2");
-  DataIdentity identity(data::CsvSource{file, file}, /*evaluates=*/true);
+  DataIdentity identity = Open(data::CsvSource{file, file}, /*evaluates=*/true);
   EXPECT_EQ(Ask(&identity).size(), 1u);
 }
 
 TEST_F(DataIdentityTest, WhatIsNeverOpenedIsNotLookedAt) {
   const std::string test = folder_ + "/test.csv";
   ASSERT_EQ(::mkfifo(test.c_str(), 0600), 0);
-  DataIdentity identity(data::CsvSource{Write("train.csv", "1,2"), test}, /*evaluates=*/false);
+  DataIdentity identity =
+      Open(data::CsvSource{Write("train.csv", "1,2"), test}, /*evaluates=*/false);
   EXPECT_EQ(Ask(&identity).size(), 1u);
 }
 
 TEST_F(DataIdentityTest, IsNotKnownOfAFileThatCannotBeRead) {
   const std::string test = folder_ + "/test.csv";
   ASSERT_EQ(::mkfifo(test.c_str(), 0600), 0);
-  DataIdentity identity(data::CsvSource{Write("train.csv", "1,2"), test}, /*evaluates=*/true);
+  DataIdentity identity =
+      Open(data::CsvSource{Write("train.csv", "1,2"), test}, /*evaluates=*/true);
   ::testing::internal::CaptureStderr();
   EXPECT_TRUE(Ask(&identity).empty());
   EXPECT_TRUE(Ask(&identity).empty());
@@ -79,14 +85,14 @@ TEST_F(DataIdentityTest, IsNotKnownOfAFileThatCannotBeRead) {
 }
 
 TEST_F(DataIdentityTest, WhoGivesUpKnowsNothingAndTheNextOneLooks) {
-  DataIdentity identity(data::CsvSource{Write("train.csv", "1,2"), ""}, /*evaluates=*/true);
+  DataIdentity identity = Open(data::CsvSource{Write("train.csv", "1,2"), ""}, /*evaluates=*/true);
   EXPECT_TRUE(identity.Records([] { return false; }).empty());
   EXPECT_EQ(Ask(&identity).size(), 1u);
 }
 
 TEST_F(DataIdentityTest, WhatIsKnownOfFilesIsNotReadAgain) {
   const std::string train = Write("train.csv", "1,2");
-  DataIdentity identity(data::CsvSource{train, ""}, /*evaluates=*/true);
+  DataIdentity identity = Open(data::CsvSource{train, ""}, /*evaluates=*/true);
   identity.Know({{train, 3, 77}});
   EXPECT_EQ(Ask(&identity), (Records{{train, 3, 77}}));
   EXPECT_EQ(looked_, 0);
@@ -95,7 +101,7 @@ TEST_F(DataIdentityTest, WhatIsKnownOfFilesIsNotReadAgain) {
 // Of which another part is read for a checkpoint.
 TEST_F(DataIdentityTest, WhatIsKnownOfAFolderIsNotTaken) {
   const std::string text = Write("text", "some words");
-  DataIdentity identity(data::TextSource{folder_}, /*evaluates=*/true);
+  DataIdentity identity = Open(data::TextSource{folder_}, /*evaluates=*/true);
   identity.Know({{text, 10, 77}, {folder_, 1, 78}});
   const Records records = Ask(&identity);
   ASSERT_EQ(records.size(), 2u);
@@ -106,11 +112,11 @@ TEST_F(DataIdentityTest, WhatIsKnownOfAFolderIsNotTaken) {
 TEST_F(DataIdentityTest, WhatWasWrittenToSinceIsNotWhatWasOpened) {
   const std::string train = Write("train.csv", "1,2");
   const auto always = [] { return true; };
-  DataIdentity identity(data::CsvSource{train, ""}, /*evaluates=*/true);
+  DataIdentity identity = Open(data::CsvSource{train, ""}, /*evaluates=*/true);
   EXPECT_EQ(identity.RecordsAsMade(always).size(), 1u);
   fs::rename(Write("other", "3,4"), train);
   EXPECT_TRUE(identity.RecordsAsMade(always).empty());
-  EXPECT_EQ(DataIdentity(data::CsvSource{train, ""}, true).RecordsAsMade(always).size(), 1u);
+  EXPECT_EQ(Open(data::CsvSource{train, ""}, true).RecordsAsMade(always).size(), 1u);
 }
 
 }  // namespace

@@ -37,7 +37,10 @@ class RunDataTest : public CheckpointerTest {
     std::ofstream(folder_ + "/" + name) << text;
   }
   // A worker starts.
-  DataIdentity Open() const { return {data::CsvSource{folder_ + "/train.csv", ""}, false}; }
+  DataIdentity Open() const {
+    const data::CsvSource source{folder_ + "/train.csv", ""};
+    return {source, false, data::StampFiles(source, false)};
+  }
   // Returns what it says, and counts the files that it reads.
   absl::StatusOr<bool> Check(const std::string& run = "run", bool reproducible = true) {
     ResumeSource source;
