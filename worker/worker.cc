@@ -351,6 +351,7 @@ class Worker {
     int first_holder = 0;
     resume_.previous_generation = generation.previous_generation();
     LS_RETURN_IF_ERROR(LookAtFolders(generation, communicator));
+    LS_RETURN_IF_ERROR(CompareWithBegan(generation, communicator));
     resume_.newest.reset();
     if (generation.has_newest_checkpoint()) resume_.newest = generation.newest_checkpoint();
     LS_RETURN_IF_ERROR(trainer_->JoinState(communicator, generation.start_step(),
@@ -373,6 +374,18 @@ class Worker {
                              .stated = job_.checkpoint().shared(),
                              .run = bootstrap_.assignment().job_id()};
     LS_ASSIGN_OR_RETURN(resume_.copies, LookAtFolder(communicator, generation, saved, deadline));
+    return absl::OkStatus();
+  }
+
+  // Whoever takes a dead worker's place before a checkpoint says what the data was learns it from
+  // those that are there since the beginning.
+  absl::Status CompareWithBegan(const Generation& generation, Communicator* communicator) {
+    if (checkpointer_ == nullptr) return absl::OkStatus();
+    LS_ASSIGN_OR_RETURN(
+        const bool began,
+        OpenedAsBegun(communicator, generation, checkpointer_->began(), data_.identity()->stamp(),
+                      clock_->Now() + job::StartTimeout(job_)));
+    if (began) checkpointer_->KnowBegan();
     return absl::OkStatus();
   }
 

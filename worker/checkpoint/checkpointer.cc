@@ -85,7 +85,7 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool sa
   if (copies_.run_number > 0) sequence_.store(copies_.run_number);
   const bool first = !std::exchange(entered_, true);
   if (first) newest_ = settings_.clock->Now();
-  if (first) began_ = step == 0 || saved;
+  if (first) began_ = began_ || step == 0 || saved;
   const bool prepares = copies_.count() > 1 ? !prepared : first;
   if (prepares && Publishes()) thread_.Post([this, writer = Writer()] { Prepare(writer); });
   // Now, since what the first checkpoint finds later may not be what the run began with.

@@ -106,6 +106,14 @@ class Checkpointer {
   void Enter(const Communicator& communicator, int64_t step, bool saved,
              const FolderCopies& copies = {});
 
+  // Before this rank's first generation: what it opened is what the run began with, though it was
+  // not there then. In a later one it changes nothing.
+  void KnowBegan() {
+    if (!entered_) began_ = true;
+  }
+  // Returns whether this rank knows that. On the thread of Enter.
+  bool began() const { return began_; }
+
   // A checkpoint was due after `step`, after which this generation began; the last one may have
   // ended before it was begun. Unless this rank knows that it is there, it is made up for.
   void NoteDue(int64_t step);
@@ -219,7 +227,7 @@ class Checkpointer {
   absl::Time newest_;                       // when the newest was begun
   absl::Time told_ = absl::InfinitePast();  // when the newest line was logged; the thread's
   bool noted_ = false;                      // where checkpoints are; the thread's
-  bool began_ = false;                      // it is here since the run began, or went on
+  bool began_ = false;                      // it opened what the run began or went on with
   bool data_asked_ = false;                 // the thread was, for FindDataOfRun
   bool data_found_ = false;                 // it knows all there is to know; the thread's
   std::vector<checkpoint::DataRecord> data_;  // what it found; the thread's

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint/run_data.h"
 
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/status.h"
 #include "worker/checkpoint/checkpoint_identity.h"
 
 namespace lockstep::worker {
@@ -48,5 +51,26 @@ absl::StatusOr<bool> CheckRunData(const ResumeSource& source, DataIdentity* data
 }
 
 bool IsOtherData(const absl::Status& status) { return status.GetPayload(kOtherData).has_value(); }
+
+absl::StatusOr<bool> OpenedAsBegun(Communicator* communicator, const Generation& generation,
+                                   bool began, uint64_t stamp, absl::Time deadline) {
+  struct Row {
+    uint64_t began;
+    uint64_t stamp;
+  };
+  const Row mine{began ? uint64_t{1} : uint64_t{0}, stamp};
+  std::vector<Row> rows(static_cast<size_t>(communicator->world_size()));
+  LS_RETURN_IF_ERROR(
+      communicator->AllGather(&mine, rows.data(), sizeof(Row), DType::kUInt8, deadline));
+  if (began || stamp == 0) return began;
+  const auto node = [&](size_t rank) -> const std::string& {
+    return generation.members(static_cast<int>(rank)).address().node_id();
+  };
+  const auto own = static_cast<size_t>(communicator->rank());
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    if (rows[rank].began != 0 && rows[rank].stamp == stamp && node(rank) == node(own)) return true;
+  }
+  return false;
+}
 
 }  // namespace lockstep::worker

@@ -326,6 +326,20 @@ TEST_F(CheckpointerTest, WhoCameLaterDoesNotTellWhatTheRunBeganWith) {
   EXPECT_TRUE(NewestData(folder_).empty());
 }
 
+TEST_F(CheckpointerTest, WhoCameLaterAndOpenedTheSameTellsIt) {
+  const std::vector<checkpoint::DataRecord> same = {{"train.csv", 9, 1}};
+  Job job(folder_, 1);
+  job.FindData([&](int) { return same; });
+  auto& rank = job.ranks()[0];
+  EXPECT_FALSE(rank.checkpointer->began());
+  rank.checkpointer->KnowBegan();
+  rank.checkpointer->Enter(*rank.communicator, /*step=*/7, /*saved=*/false, job.copies());
+  EXPECT_TRUE(rank.checkpointer->began());
+  job.Step();
+  job.Complete();
+  EXPECT_EQ(NewestData(folder_), same);
+}
+
 // A disk that fails for a moment does not leave it unknown for the rest of the run.
 TEST_F(CheckpointerTest, WhatTheRunBeganWithIsLookedForAgainWhereTheFolderCouldNotBeRead) {
   const std::vector<checkpoint::DataRecord> before = {{"train.csv", 9, 1}};

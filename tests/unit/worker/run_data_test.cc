@@ -3,11 +3,18 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
+#include "absl/time/clock.h"
+#include "collectives/fake/fake_transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/checkpoint_life.h"
+#include "tests/unit/worker/group_members.h"
 
 namespace lockstep::worker {
 namespace {
@@ -79,6 +86,49 @@ TEST_F(RunDataTest, WhatHoldsTheSameMayBeAnotherFile) {
   fs::rename(folder_ + "/other", folder_ + "/train.csv");
   EXPECT_TRUE(Check().value());
   EXPECT_EQ(read_, 1);
+}
+
+// Two ranks of node a, two of node b: what each finds of itself.
+std::vector<bool> Compare(const std::vector<std::pair<bool, uint64_t>>& told) {
+  FakeNetwork network;
+  std::vector<std::unique_ptr<FakeTransport>> transports;
+  Generation generation;
+  for (size_t rank = 0; rank < told.size(); ++rank) {
+    transports.push_back(std::make_unique<FakeTransport>(&network, 4096));
+    Member& member = *generation.add_members();
+    member.set_rank(static_cast<int>(rank));
+    member.mutable_address()->set_node_id(rank < 2 ? "a" : "b");
+  }
+  const std::vector<GroupMember> members =
+      GroupMembers(transports, [](const auto& transport) -> Transport& { return *transport; });
+  std::vector<char> began(told.size());
+  {
+    std::vector<std::jthread> threads;
+    for (size_t rank = 0; rank < told.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        const absl::Time deadline = absl::Now() + absl::Seconds(100);
+        auto communicator =
+            transports[rank]->Connect({1, "job", "", members, static_cast<int>(rank)}, deadline);
+        ASSERT_TRUE(communicator.ok()) << communicator.status();
+        began[rank] = OpenedAsBegun(communicator->get(), generation, told[rank].first,
+                                    told[rank].second, deadline)
+                          .value();
+      });
+    }
+  }
+  return {began.begin(), began.end()};
+}
+
+TEST(OpenedAsBegun, IsWhoOpenedWhatOneOfItsNodeBeganWith) {
+  using Found = std::vector<bool>;
+  EXPECT_EQ(Compare({{false, 7}, {true, 7}, {true, 9}, {false, 9}}),
+            Found({true, true, true, true}));
+  // Stamps of other nodes are other ones; files that were written to have another.
+  EXPECT_EQ(Compare({{false, 9}, {true, 7}, {true, 9}, {false, 8}}),
+            Found({false, true, true, false}));
+  EXPECT_EQ(Compare({{false, 7}, {false, 7}, {false, 7}, {false, 7}}),
+            Found({false, false, false, false}));
+  EXPECT_EQ(Compare({{false, 0}, {true, 0}}), Found({false, true})) << "not known";
 }
 
 }  // namespace
