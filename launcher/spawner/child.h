@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One process start by vfork and exec.
-// Thread-safety: for the single-threaded spawner process.
+// Thread-safety: for one thread of a process, the end of which is the process's for its children.
 #ifndef LOCKSTEP_LAUNCHER_SPAWNER_CHILD_H_
 #define LOCKSTEP_LAUNCHER_SPAWNER_CHILD_H_
 

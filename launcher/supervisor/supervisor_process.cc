@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/fd.h"
+#include "launcher/agent/run_disk.h"
 #include "launcher/spawner/child_table.h"
 #include "launcher/supervisor/kept_output.h"
 #include "launcher/supervisor/wire.h"
@@ -36,6 +38,8 @@ constexpr int kProgramFd = 5;
 constexpr absl::Duration kKillTimeout = absl::Seconds(10);
 // Of an agent that has it started, until it speaks.
 constexpr absl::Duration kFirstAgent = absl::Seconds(30);
+// How long one that is through waits for a disk that does not answer.
+constexpr absl::Duration kDiskPatience = absl::Minutes(1);
 
 // A process that was started, until it is forgotten.
 struct Child {
@@ -51,7 +55,9 @@ class SupervisorProcess {
  public:
   bool Init();
   void Serve();
-  void End();
+  // Returns whether all that its processes printed is in their logs, as far as these take it; else
+  // a disk does not answer.
+  bool End();
 
  private:
   struct Message {
@@ -68,6 +74,8 @@ class SupervisorProcess {
   void Greet(int version);
   void Start(const StartProcess& start, std::vector<UniqueFd> fds);
   void SendNext();
+  // A log is among its descriptors, and also a close may wait for the disk.
+  void CloseLater(Message message);
   void Tell(SupervisorReport report, std::vector<UniqueFd> fds = {});
   // Does what time asks for; returns when it asks again.
   absl::Time Settle(absl::Time now);
@@ -78,6 +86,7 @@ class SupervisorProcess {
   bool has_agent() const { return agent_.valid() && greeted_; }
 
   UniqueFd listen_, program_, signals_, agent_;
+  UniqueFd room_;  // readable: what somebody printed may be read again
   SupervisorSetup setup_;
   absl::Duration orphan_grace_;
   bool greeted_ = false;
@@ -87,6 +96,7 @@ class SupervisorProcess {
   std::string why_ending_;
   absl::Time alone_until_;  // without an agent
   ChildTable table_;
+  std::unique_ptr<RunDisk> disk_;  // of all logs: one job's are in one folder
   std::map<uint64_t, Child> children_;
   std::deque<Message> outgoing_;
 };
@@ -105,7 +115,10 @@ bool SupervisorProcess::Init() {
   orphan_grace_ = absl::Nanoseconds(setup_.orphan_grace_nanos());
   alone_until_ = Clock::Real()->Now() + std::max(orphan_grace_, kFirstAgent);
   signals_ = BecomeParent("supervisor", SIGTERM);
-  return signals_.valid();
+  room_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!signals_.valid() || !room_.valid()) return false;
+  disk_ = std::make_unique<RunDisk>();
+  return true;
 }
 
 void SupervisorProcess::Serve() {
@@ -117,9 +130,12 @@ void SupervisorProcess::Serve() {
     std::vector<pollfd> fds = {{listen_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
     const short events = static_cast<short>(outgoing_.empty() ? POLLIN : POLLIN | POLLOUT);
     fds.push_back({agent_.get(), events, 0});  // -1 is left out
+    fds.push_back({room_.get(), POLLIN, 0});
+    const size_t first_pipe = fds.size();
     std::vector<std::pair<KeptOutput*, int>> pipes;
     if (!has_agent()) {
       for (const auto& [id, child] : children_) {
+        if (!child.output->has_room()) continue;
         for (int stream = 0; stream < 2; ++stream) {
           if (child.output->fd(stream) < 0) continue;
           pipes.emplace_back(child.output.get(), stream);
@@ -130,7 +146,11 @@ void SupervisorProcess::Serve() {
     const double wait = std::clamp(absl::ToDoubleMilliseconds(next - now) + 1, 0.0, 3.6e6);
     if (::poll(fds.data(), fds.size(), static_cast<int>(wait)) < 0) continue;
     for (size_t i = 0; i < pipes.size(); ++i) {
-      if (fds[i + 3].revents != 0) pipes[i].first->Read(pipes[i].second);
+      if (fds[first_pipe + i].revents != 0) pipes[i].first->Read(pipes[i].second);
+    }
+    if (fds[3].revents != 0) {
+      uint64_t count;
+      (void)!::read(room_.get(), &count, sizeof(count));
     }
     if (fds[1].revents != 0) HandleSignals();
     if ((fds[2].revents & POLLOUT) != 0) SendNext();
@@ -175,6 +195,7 @@ void SupervisorProcess::Accept() {
 
 void SupervisorProcess::CloseAgent() {
   agent_.reset();
+  for (Message& message : outgoing_) CloseLater(std::move(message));
   outgoing_.clear();
   if (greeted_) alone_until_ = Clock::Real()->Now() + orphan_grace_;
   greeted_ = false;
@@ -295,7 +316,10 @@ void SupervisorProcess::Start(const StartProcess& start, std::vector<UniqueFd> f
   child.kept.set_note(start.note());
   child.grace = absl::Nanoseconds(start.grace_nanos());
   child.output = std::make_unique<KeptOutput>(std::move(others[0]), std::move(others[1]),
-                                              std::move(others[2]));
+                                              std::move(others[2]), disk_.get(), [this] {
+                                                const uint64_t one = 1;
+                                                (void)!::write(room_.get(), &one, sizeof(one));
+                                              });
   others.erase(others.begin(), others.begin() + 3);
   child.others = std::move(others);
   report.mutable_started()->set_id(event.id);
@@ -311,12 +335,18 @@ void SupervisorProcess::Tell(SupervisorReport report, std::vector<UniqueFd> fds)
 // One at a time, when the socket has room: the agent may be blocked sending to here.
 void SupervisorProcess::SendNext() {
   if (outgoing_.empty()) return;
-  const Message message = std::move(outgoing_.front());
+  Message message = std::move(outgoing_.front());
   outgoing_.pop_front();
   std::vector<int> fds;
   for (const UniqueFd& fd : message.fds) fds.push_back(fd.get());
   // Its end is seen when it is read from.
   SendMessage(agent_.get(), message.report, fds).IgnoreError();
+  CloseLater(std::move(message));
+}
+
+void SupervisorProcess::CloseLater(Message message) {
+  if (message.fds.empty()) return;
+  disk_->Do([fds = std::make_shared<std::vector<UniqueFd>>(std::move(message.fds))] {});
 }
 
 absl::Time SupervisorProcess::Settle(absl::Time now) {
@@ -353,9 +383,14 @@ void SupervisorProcess::EndChild(uint64_t id, Child& child) {
   table_.Signal(id, SIGTERM);
 }
 
-void SupervisorProcess::End() {
+bool SupervisorProcess::End() {
   table_.KillAll(kKillTimeout);
   ::unlink(setup_.socket().c_str());
+  children_.clear();
+  while (!disk_->Settle(kDiskPatience)) {
+    if (disk_->stands(kDiskPatience)) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -364,7 +399,7 @@ int RunSupervisorProcess() {
   SupervisorProcess process;
   if (!process.Init()) return 1;
   process.Serve();
-  process.End();
+  if (!process.End()) ::_exit(0);  // the thread that waits for the disk ends with the process
   return 0;
 }
 

@@ -4,7 +4,7 @@
 // when it is gone they go on, what they print goes to their logs, and how they end is kept, until
 // the next agent has taken it over. With no agent for the orphan grace, and at SIGTERM, it ends
 // them: SIGTERM, and SIGKILL after their own grace. When the supervisor dies, the kernel kills its
-// processes. Single-threaded, as the spawner is.
+// processes. One thread has everything but the logs, which wait for their disk on another.
 // Thread-safety: runs in a process of its own.
 #ifndef LOCKSTEP_LAUNCHER_SUPERVISOR_SUPERVISOR_PROCESS_H_
 #define LOCKSTEP_LAUNCHER_SUPERVISOR_SUPERVISOR_PROCESS_H_

@@ -190,6 +190,34 @@ class Adoption(Supervised):
         self.start_agent("node", 1)
         self.ended(job)
 
+    @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+    def test_a_log_that_hangs_keeps_no_worker_from_the_next_agent(self):
+        disk = self.write("disk", "well")
+        trouble = {"LD_PRELOAD": DISK, "LOCKSTEP_TEST_DISK": disk, "LOCKSTEP_TEST_DISK_OF": "logs/0.log"}
+        self.start_agent("node", 1, **trouble)
+        job = self.submit_command("import os, time\ni = 0\nwhile not os.path.exists('go'):\n"
+                                  "  print('line', i, flush=True)\n  i += 1\n"
+                                  "  open('printed', 'w').write(str(i))\n  time.sleep(0.002)\n")
+        log = os.path.join(self.dir, self.describe(job)["status"]["run_dir"], "logs/0.log")
+        printed = lambda: int(self.read(os.path.join(self.dir, "printed")) or 0)
+        wait_until(lambda: "line" in self.read(log), 30, "it prints")
+        self.end(self.agents["node"], signal.SIGKILL)
+        count = printed()
+        wait_until(lambda: printed() > count + 50, 30, "it prints on")
+        self.write("disk", "stalls")
+        count = printed()
+        wait_until(lambda: printed() > count + 500, 30, "nor does the worker wait for its log")
+        self.start_agent("node", 1, **trouble)
+        wait_until(lambda: "is taken over" in self.said("node"), 20, "the next agent takes it over")
+        self.write("disk", "well")
+        self.write("go", "")
+        self.ended(job)
+        # This disk lets those that wait write in any order.
+        lines = self.read(log).splitlines()
+        self.assertEqual(sorted(lines), sorted(f"line {i}" for i in range(len(lines))), "nothing is missing")
+        self.assertGreater(len(lines), count)
+        wait_until(lambda: not self.supervisors(), 20, "the supervisor ends")
+
     def test_a_command_goes_on_without_an_agent(self):
         self.start_agent("node", 2)
         job = self.submit_command("import os, time\nopen('ran', 'a').write(os.environ['RANK'])\ntime.sleep(8)\n", nproc=2)

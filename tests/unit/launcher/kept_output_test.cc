@@ -3,6 +3,8 @@
 #include "launcher/supervisor/kept_output.h"
 
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,12 +13,17 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "common/fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/agent/run_disk.h"
 #include "proto/supervisor.pb.h"
 #include "tests/unit/worker/file_limit.h"
 
@@ -26,17 +33,24 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
+constexpr absl::Duration kLong = absl::Seconds(20);
+
 struct Printed {
-  explicit Printed(const char* log) {
+  explicit Printed(const char* log)
+      : Printed(UniqueFd(::open(log, O_WRONLY | O_APPEND | O_CLOEXEC))) {}
+  explicit Printed(UniqueFd log) {
     int ends[2];
     EXPECT_EQ(::pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
     print.reset(ends[1]);
-    kept = std::make_unique<KeptOutput>(UniqueFd(ends[0]), UniqueFd(),
-                                        UniqueFd(::open(log, O_WRONLY | O_APPEND | O_CLOEXEC)));
+    kept = std::make_unique<KeptOutput>(UniqueFd(ends[0]), UniqueFd(), std::move(log), &disk);
   }
-  void Print(const std::string& text) {
+  void PrintUnwritten(const std::string& text) {
     EXPECT_EQ(::write(print.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
     kept->Read(0);
+  }
+  void Print(const std::string& text) {
+    PrintUnwritten(text);
+    EXPECT_TRUE(disk.Settle(kLong));
   }
   // The lines that an agent gets and has to write into the log.
   std::vector<std::string> HandOver(KeptProcess* process) {
@@ -47,8 +61,39 @@ struct Printed {
     }
     return unlogged;
   }
+  RunDisk disk;
   UniqueFd print;
   std::unique_ptr<KeptOutput> kept;
+};
+
+// A log whose disk takes a page, and the rest when that is read.
+struct SlowDisk {
+  static constexpr int kPage = 4096;
+  SlowDisk() {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    ::signal(SIGPIPE, SIG_IGN);
+    read.reset(ends[0]);
+    write.reset(ends[1]);
+    EXPECT_EQ(::fcntl(ends[1], F_SETPIPE_SZ, kPage), kPage);
+  }
+  // Waits until a write is under way that has more than it takes.
+  void AwaitStill() {
+    for (int there = 0; there < kPage; std::this_thread::yield()) {
+      ASSERT_EQ(::ioctl(read.get(), FIONREAD, &there), 0);
+    }
+  }
+  std::string Read(size_t bytes) {
+    std::string text(bytes, '\0');
+    for (size_t done = 0; done < bytes;) {
+      const ssize_t n = ::read(read.get(), text.data() + done, bytes - done);
+      EXPECT_GT(n, 0);
+      if (n <= 0) break;
+      done += static_cast<size_t>(n);
+    }
+    return text;
+  }
+  UniqueFd read, write;
 };
 
 TEST(KeptOutputTest, AFullDiskCostsNoLineThatAnAgentCanWriteLater) {
@@ -110,6 +155,73 @@ TEST(KeptOutputTest, LinesThatNobodyHasAnyMoreAreCounted) {
   KeptProcess next;
   printed.HandOver(&next);
   EXPECT_EQ(next.lost_lines(), 0);
+}
+
+TEST(KeptOutputTest, AnAgentDoesNotWaitForADiskThatDoesNotAnswer) {
+  SlowDisk log;
+  Printed printed(std::move(log.write));
+  const std::string one(SlowDisk::kPage, '1');
+  printed.PrintUnwritten(absl::StrCat(one, "\n"));
+  log.AwaitStill();
+  printed.PrintUnwritten("two\nthree\n");
+  KeptProcess process;
+  EXPECT_THAT(printed.HandOver(&process), ElementsAre("two", "three"))
+      << "the first one is on its way to the log";
+  EXPECT_THAT(process.lines(), SizeIs(3));
+  KeptProcess next;
+  EXPECT_THAT(printed.HandOver(&next), ElementsAre());
+  EXPECT_THAT(next.lines(), SizeIs(0)) << "an agent has them all";
+  EXPECT_EQ(log.Read(one.size() + 1), absl::StrCat(one, "\n"));
+  printed.Print("four\n");
+  EXPECT_EQ(log.Read(5), "four\n");
+  EXPECT_EQ(next.lost_lines(), 0);
+}
+
+TEST(KeptOutputTest, ALineThatItsLogRefusesWhenAnAgentHasItIsCounted) {
+  SlowDisk log;
+  Printed printed(std::move(log.write));
+  printed.PrintUnwritten(absl::StrCat(std::string(SlowDisk::kPage, '1'), "\n"));
+  log.AwaitStill();
+  KeptProcess process, next;
+  EXPECT_THAT(printed.HandOver(&process), ElementsAre());
+  log.read.reset();
+  EXPECT_TRUE(printed.disk.Settle(kLong));
+  printed.Print("two\n");
+  EXPECT_THAT(printed.HandOver(&next), ElementsAre("two"));
+  EXPECT_EQ(next.lost_lines(), 1);
+}
+
+TEST(KeptOutputTest, LinesWaitForADiskUntilThereIsNoRoom) {
+  absl::Notification answers;
+  const std::string path = ::testing::TempDir() + "/slow.log";
+  std::ofstream(path).close();
+  Printed printed(path.c_str());
+  printed.disk.Do([&] { answers.WaitForNotification(); });
+  const std::string line(KeptOutput::kBytes / 8 - 1, 'x');
+  size_t lines = 0;
+  for (; printed.kept->has_room(); ++lines) printed.PrintUnwritten(absl::StrCat(line, "\n"));
+  EXPECT_GT(lines * line.size(), KeptOutput::kRoom * 9 / 10);
+  answers.Notify();
+  EXPECT_TRUE(printed.disk.Settle(kLong));
+  EXPECT_TRUE(printed.kept->has_room());
+  EXPECT_EQ(std::filesystem::file_size(path), lines * (line.size() + 1)) << "none is lost";
+  KeptProcess process;
+  EXPECT_THAT(printed.HandOver(&process), ElementsAre());
+  std::filesystem::remove(path);
+}
+
+TEST(KeptOutputTest, WhatWaitsForADiskOutlivesItsProcess) {
+  absl::Notification answers;
+  const std::string path = ::testing::TempDir() + "/late.log";
+  std::ofstream(path).close();
+  Printed printed(path.c_str());
+  printed.disk.Do([&] { answers.WaitForNotification(); });
+  printed.PrintUnwritten("one\n");
+  printed.kept.reset();
+  answers.Notify();
+  EXPECT_TRUE(printed.disk.Settle(kLong));
+  EXPECT_EQ(std::filesystem::file_size(path), 4);
+  std::filesystem::remove(path);
 }
 
 TEST(KeptOutputTest, ALineThatAnAgentHasBegunToReadIsOne) {
