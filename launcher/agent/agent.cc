@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/clock.h"
 #include "common/cpu_list.h"
@@ -33,7 +34,7 @@ constexpr int kHeartbeatKind = 1;
 constexpr absl::Duration kFirstLook = absl::Seconds(2);
 // A coordinator that is there takes them at once.
 constexpr absl::Duration kLastWords = absl::Seconds(2);
-// How long an agent that ends waits for disks that are slow.
+// How long an agent that ends waits for disks that are slow, and for what else is under way there.
 constexpr absl::Duration kDisksSettle = absl::Seconds(10);
 
 }  // namespace
@@ -191,10 +192,13 @@ AgentImpl::~AgentImpl() {
   // Nobody calls back after this.
   workers_.clear();
   supervisors_.reset();
-  if (SettleDisks() || !options_.on_hung_disk) return;
-  // A thread that waits in the kernel may keep it after all others are gone.
-  identity_.lock.reset();
-  options_.on_hung_disk();
+  if (!options_.on_hung_disk) return;
+  std::string hung = AwaitDisks(options_.private_agent ? kLastWords : kDisksSettle);
+  for (; !hung.empty(); hung = AwaitDisks(absl::ZeroDuration())) {
+    // A thread that waits in the kernel may keep it after all others are gone.
+    identity_.lock.reset();
+    options_.on_hung_disk(hung);
+  }
 }
 
 void AgentImpl::Detach() {
@@ -205,17 +209,45 @@ void AgentImpl::Detach() {
   SettleDisks();
 }
 
-bool AgentImpl::SettleDisks() {
-  bool settled = true;
+std::vector<std::string> AgentImpl::SettleDisks() {
+  std::vector<std::string> hung;
   const absl::Time until = Clock::Real()->Now() + kDisksSettle;
   for (const auto& [job_id, disk] : disks_) {
     bool done = disk->Settle(kLastWords);
     while (!done && !disk->stands(kLastWords) && Clock::Real()->Now() < until) {
       done = disk->Settle(kLastWords);  // it is slow
     }
-    settled = settled && done;
+    if (!done) hung.push_back(job_id);
   }
-  return settled;
+  return hung;
+}
+
+std::string AgentImpl::AwaitDisks(absl::Duration patience) {
+  const auto stop = [this](absl::Time until) {
+    const auto left = [&] { return std::max(absl::ZeroDuration(), until - Clock::Real()->Now()); };
+    std::vector<std::string> hung;
+    if (health_ != nullptr && !health_->Stop(left())) {
+      hung.push_back(absl::StrCat("a look at ", health_->looking_at(), " does not come back"));
+    }
+    if (workdirs_ != nullptr && !workdirs_->Stop(left())) {
+      hung.push_back(absl::StrCat("the workdir of job ", absl::StrJoin(workdirs_->jobs(), ", "),
+                                  " is being unpacked still"));
+    }
+    if (files_ != nullptr && !files_->Stop(left())) {
+      hung.push_back(absl::StrCat("the files of job ", files_->job(),
+                                  ", which are fetched, are being read still"));
+    }
+    return hung;
+  };
+  stop(absl::InfinitePast());  // all of them
+  const std::vector<std::string> jobs = SettleDisks();
+  std::vector<std::string> hung = stop(Clock::Real()->Now() + patience);
+  if (!jobs.empty()) {
+    hung.insert(hung.begin(),
+                absl::StrCat("a run's disk does not answer (job ", absl::StrJoin(jobs, ", "),
+                             "), and its logs may lack what came last"));
+  }
+  return absl::StrJoin(hung, "; ");
 }
 
 void AgentImpl::Stop(bool kill) {

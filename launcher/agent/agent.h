@@ -68,9 +68,10 @@ struct AgentOptions {
   // same.
   std::function<std::string(const std::string& folder)> examine_run_disk =
       [](const std::string& folder) { return ExamineDisk(folder, /*own=*/false); };
-  // Called at the agent's end, when all else is over, where the disk of a run does not answer: to
-  // end the process at once, since the agent would wait for the disk. Null: it waits.
-  std::function<void()> on_hung_disk;
+  // Called at the agent's end, when all else is over, where something does not come back from a
+  // disk, with what that is, in words: to end the process at once, since the agent waits for it.
+  // Again now and then when it has returned. Null: it waits.
+  std::function<void(const std::string& what)> on_hung_disk;
   // How sessions are opened; tests have their own.
   std::function<std::unique_ptr<coordinator::AgentSession>(const coordinator::ClientOptions&,
                                                            coordinator::AgentSession::Callbacks)>

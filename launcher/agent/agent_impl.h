@@ -104,8 +104,12 @@ class AgentImpl : public Agent {
   void OnLogOpened(const std::string& incarnation, const WorkerProcess::Log& log);
   absl::Status StartWorker(WorkerProcess* worker, const WorkerProcess::Log& log);
   std::shared_ptr<RunDisk> DiskOf(const std::string& job_id);
-  // Waits for those that answer. Returns whether everything is done.
-  bool SettleDisks();
+  // Waits for those that answer. Returns the jobs for which not everything is done.
+  std::vector<std::string> SettleDisks();
+  // Begins nothing more on disks and waits for what is under way there: where it moves, and for
+  // that of which nobody knows, `patience` at most. Returns what does not come back, in words;
+  // empty: everything is done.
+  std::string AwaitDisks(absl::Duration patience);
   // Says which disks do not answer, and which do again.
   void LookAtDisks();
   absl::StatusOr<std::shared_ptr<LifePage>> PageOf(const std::string& job_id);

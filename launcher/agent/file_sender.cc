@@ -23,12 +23,21 @@ FileSender::FileSender(Settings settings)
     : settings_(std::move(settings)), thread_("agent-files", [this] { Loop(); }) {}
 
 FileSender::~FileSender() {
-  {
-    absl::MutexLock lock(&mu_);
-    stop_ = true;
-    if (stream_ != nullptr) stream_->Cancel();
-  }
+  Stop(absl::ZeroDuration());
   thread_.Join();
+}
+
+bool FileSender::Stop(absl::Duration timeout) {
+  absl::MutexLock lock(&mu_);
+  stop_ = true;
+  if (stream_ != nullptr) stream_->Cancel();
+  return changed_.AwaitFor(&mu_, timeout,
+                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return job_.empty(); });
+}
+
+std::string FileSender::job() {
+  absl::MutexLock lock(&mu_);
+  return job_;
 }
 
 void FileSender::Send(const SendFiles& wanted) {
@@ -45,8 +54,14 @@ void FileSender::Loop() {
       if (stop_) return;
       wanted = std::move(wanted_.front());
       wanted_.pop_front();
+      job_ = wanted.job_id();
     }
     Carry(wanted);
+    {
+      absl::MutexLock lock(&mu_);
+      job_.clear();
+    }
+    changed_.NotifyAll();
   }
 }
 

@@ -13,7 +13,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/cond_var.h"
 #include "common/thread.h"
 #include "coordinator/client/files.h"
 
@@ -32,8 +34,13 @@ class FileSender {
     std::function<std::unique_ptr<coordinator::FileStream>()> open = {};
   };
   explicit FileSender(Settings settings);
-  // Breaks off what is being sent.
+  // Breaks off what is being sent; waits for what is being read.
   ~FileSender();
+
+  // The same, but waits `timeout` at most. Returns whether nothing is under way any more.
+  bool Stop(absl::Duration timeout);
+  // Returns the job whose files are being sent; empty: none.
+  std::string job();
 
   // Sends what is asked for when what was asked for before is sent; a request that finds too many
   // before it is left out. Does not block.
@@ -48,7 +55,9 @@ class FileSender {
 
   const Settings settings_;
   absl::Mutex mu_;
+  CondVar changed_;
   std::deque<SendFiles> wanted_ ABSL_GUARDED_BY(mu_);
+  std::string job_ ABSL_GUARDED_BY(mu_);
   coordinator::FileStream* stream_ ABSL_GUARDED_BY(mu_) = nullptr;  // of the thread
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   Thread thread_;  // last: uses the rest

@@ -32,12 +32,33 @@ HealthWatch::HealthWatch(Options options)
 }
 
 HealthWatch::~HealthWatch() {
-  {
-    absl::MutexLock lock(&mu_);
-    stop_ = true;
-  }
-  changed_.NotifyAll();
+  Stop(absl::ZeroDuration());
   thread_.Join();
+}
+
+bool HealthWatch::Stop(absl::Duration timeout) {
+  absl::MutexLock lock(&mu_);
+  stop_ = true;
+  changed_.NotifyAll();
+  return changed_.AwaitFor(&mu_, timeout,
+                           [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return looking_at_.empty(); });
+}
+
+std::string HealthWatch::looking_at() const {
+  absl::MutexLock lock(&mu_);
+  return looking_at_;
+}
+
+bool HealthWatch::BeginLook(const std::string& what) {
+  absl::MutexLock lock(&mu_);
+  if (!stop_) looking_at_ = what;
+  return !stop_;
+}
+
+void HealthWatch::EndLook() {
+  absl::MutexLock lock(&mu_);
+  looking_at_.clear();
+  changed_.NotifyAll();
 }
 
 std::string HealthWatch::problem() const {
@@ -65,9 +86,11 @@ void HealthWatch::Ask(Done done) {
   changed_.NotifyAll();
 }
 
-std::string HealthWatch::LookAtFolders() const {
+std::string HealthWatch::LookAtFolders() {
   for (const std::string& folder : options_.folders) {
+    if (!BeginLook(absl::StrCat("the folder ", folder))) break;
     std::string problem = options_.examine_disk(folder);
+    EndLook();
     if (!problem.empty()) return problem;
   }
   return "";
@@ -90,8 +113,9 @@ std::string HealthWatch::Look() {
 }
 
 void HealthWatch::TryGpus() {
-  if (!options_.examine_gpus) return;
+  if (!options_.examine_gpus || !BeginLook("the GPUs")) return;
   std::string problem = options_.examine_gpus();
+  EndLook();
   absl::MutexLock lock(&mu_);
   gpu_problem_ = std::move(problem);
 }

@@ -33,8 +33,14 @@ class HealthWatch {
     Clock* clock = Clock::Real();
   };
   explicit HealthWatch(Options options);
-  // Waits for a look under way.
+  // Waits for what is under way.
   ~HealthWatch();
+
+  // Begins nothing more, and waits for what is under way, `timeout` at most. Returns whether
+  // nothing is any more.
+  bool Stop(absl::Duration timeout);
+  // Returns what is being looked at, a folder or the GPUs, in words; empty: nothing.
+  std::string looking_at() const;
 
   // Why no work can be done here; empty: it can.
   std::string problem() const;
@@ -50,7 +56,10 @@ class HealthWatch {
   // Looks at everything but the GPUs. Returns what is wrong, also with these. As long as it takes
   // the node is not known to be well.
   std::string Look();
-  std::string LookAtFolders() const;
+  std::string LookAtFolders();
+  // Returns whether it may begin; what it looks at is `what` then.
+  bool BeginLook(const std::string& what);
+  void EndLook();
   void TryGpus();
 
   const Options options_;
@@ -58,6 +67,7 @@ class HealthWatch {
   CondVar changed_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   bool looked_ ABSL_GUARDED_BY(mu_) = false;
+  std::string looking_at_ ABSL_GUARDED_BY(mu_);
   absl::Time looking_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   std::string problem_ ABSL_GUARDED_BY(mu_);
   std::string gpu_problem_ ABSL_GUARDED_BY(mu_);

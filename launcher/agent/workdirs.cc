@@ -49,13 +49,25 @@ Workdirs::Workdirs(Settings settings)
 }
 
 Workdirs::~Workdirs() {
+  Stop(absl::ZeroDuration());
+  for (Thread& thread : threads_) thread.Join();
+}
+
+bool Workdirs::Stop(absl::Duration timeout) {
   {
     absl::MutexLock lock(&mu_);
     stop_ = true;
   }
   changed_.NotifyAll();
   settings_.client->Stop();
-  for (Thread& thread : threads_) thread.Join();
+  absl::MutexLock lock(&mu_);
+  return changed_.AwaitFor(
+      &mu_, timeout, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return busy_jobs_.empty(); });
+}
+
+std::vector<std::string> Workdirs::jobs() {
+  absl::MutexLock lock(&mu_);
+  return {busy_jobs_.begin(), busy_jobs_.end()};
 }
 
 void Workdirs::Prepare(const WorkerAssignment& assignment,

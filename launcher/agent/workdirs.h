@@ -46,8 +46,14 @@ class Workdirs {
     absl::Duration try_again = absl::Milliseconds(250);
   };
   explicit Workdirs(Settings settings);
-  // Breaks off what is under way; what was asked for and is not done is forgotten.
+  // Breaks off what is under way; what was asked for and is not done is forgotten. Waits for what
+  // is being unpacked.
   ~Workdirs();
+
+  // The same, but waits `timeout` at most. Returns whether nothing is under way any more.
+  bool Stop(absl::Duration timeout);
+  // Returns the jobs whose workdirs are being made.
+  std::vector<std::string> jobs();
 
   // Makes the folder in which the assignment's worker starts, if it is not there, and calls `done`
   // on a thread of this class: of one job in the order of the calls, of several jobs at the same

@@ -106,9 +106,8 @@ int RunJoin(const JoinArgs& args, Spawner* spawner) {
   };
   // The next agent is to have the state folder now; a thread that a disk keeps ends with the
   // process.
-  options->on_hung_disk = [&ended] {
-    LS_LOG_WARNING << "a run's disk does not answer: ends without waiting for it, and its logs may "
-                      "lack what came last";
+  options->on_hung_disk = [&ended](const std::string& what) {
+    LS_LOG_WARNING << what << ": ends without waiting for that";
     ::_exit(ended());
   };
   absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(*std::move(options));

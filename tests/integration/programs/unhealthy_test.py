@@ -2,11 +2,15 @@
 """Nodes that are not well: what their agents find before they take work."""
 
 import os
+import signal
 import subprocess
 import unittest
 
+import harness
 from harness import wait_until
 from nodes import Nodes
+
+DISK = os.environ.get("LOCKSTEP_DISK_TROUBLE", "")  # the library that makes the trouble
 
 
 class Unhealthy(Nodes):
@@ -67,6 +71,16 @@ class Unhealthy(Nodes):
         subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
         self.await_state(node, "up")
         wait_until(lambda: self.describe(job)["status"]["state"] == "SUCCEEDED", 60, "the job runs there")
+
+    @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+    def test_a_disk_that_hangs_does_not_keep_its_agent(self):
+        os.makedirs(os.path.join(self.dir, "runs"))
+        agent = self.start_agent("node", 1, "--runs-dir=runs", LD_PRELOAD=DISK, LOCKSTEP_TEST_DISK_OF="/runs/",
+                                 LOCKSTEP_TEST_DISK=self.write("disk", "stalls"))
+        wait_until(lambda: "this host offers" in self.said("node"), 30, "it begins")
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(timeout=harness.patient())
+        self.assertIn("a look at the folder runs does not come back: ends without waiting", self.said("node"))
 
 
 if __name__ == "__main__":

@@ -113,6 +113,33 @@ TEST_F(HealthTest, AnOwnDiskThatDoesNotDoIsNamedAtOnce) {
   EXPECT_THAT(watch.problem(), HasSubstr("nothing can be written in /proc"));
 }
 
+TEST_F(HealthTest, AWatchThatEndsSaysWhatDoesNotComeBack) {
+  HealthWatch::Options options;
+  options.folders = {"/well", "/hangs", "/after"};
+  absl::Notification hangs, answers;
+  bool after = false;
+  options.examine_disk = [&](const std::string& folder) {
+    after = after || folder == "/after";
+    if (folder == "/hangs") {
+      hangs.Notify();
+      answers.WaitForNotification();
+    }
+    return std::string();
+  };
+  options.examine_gpus = [&]() -> std::string {
+    after = true;
+    return "";
+  };
+  HealthWatch watch(std::move(options));
+  hangs.WaitForNotification();
+  EXPECT_FALSE(watch.Stop(absl::ZeroDuration()));
+  EXPECT_EQ(watch.looking_at(), "the folder /hangs");
+  answers.Notify();
+  EXPECT_TRUE(watch.Stop(absl::Seconds(30)));
+  EXPECT_THAT(watch.looking_at(), IsEmpty());
+  EXPECT_FALSE(after) << "it begins nothing more";
+}
+
 TEST_F(HealthTest, AWatchTriesGpusAgainUntilTheyCompute) {
   HealthWatch::Options options;
   options.again = absl::Milliseconds(1);

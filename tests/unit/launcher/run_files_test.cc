@@ -9,12 +9,17 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/agent/file_sender.h"
 #include "launcher/verbs/file_receiver.h"
 
 namespace lockstep::launcher {
@@ -178,6 +183,26 @@ TEST_F(RunFilesTest, ALinkThatTakesAFilesPlaceIsNotFollowed) {
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(SendRunFile(folder->get(), "../x-a1b2/job.yaml", nothing).code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST(FileSenderTest, OneThatEndsSaysWhoseFilesDoNotCome) {
+  absl::Notification hangs, answers;
+  FileSender::Settings settings;
+  settings.open = [&]() -> std::unique_ptr<coordinator::FileStream> {
+    hangs.Notify();
+    answers.WaitForNotification();
+    return nullptr;
+  };
+  FileSender sender(std::move(settings));
+  SendFiles wanted;
+  wanted.set_job_id("j");
+  sender.Send(wanted);
+  hangs.WaitForNotification();
+  EXPECT_FALSE(sender.Stop(absl::ZeroDuration()));
+  EXPECT_EQ(sender.job(), "j");
+  answers.Notify();
+  EXPECT_TRUE(sender.Stop(absl::Seconds(30)));
+  EXPECT_EQ(sender.job(), "");
 }
 
 }  // namespace

@@ -334,5 +334,24 @@ TEST_F(WorkdirsTest, WhatIsUnderWayAtTheEndIsBrokenOff) {
   EXPECT_FALSE(fs::exists(path_ + "/run-b"));
 }
 
+TEST_F(WorkdirsTest, WhatDoesNotComeBackAtTheEndIsNamed) {
+  absl::Notification hangs, answers;
+  Workdirs::Settings settings;
+  settings.client = std::make_unique<HeldPackages>(
+      std::map<std::string, std::string>{{package_.id, ""}}, std::set<std::string>{});
+  settings.own_run_folder = true;
+  Workdirs workdirs(std::move(settings));
+  workdirs.Prepare(Assignment("a", 0, package_), [&](const absl::Status&) {
+    hangs.Notify();
+    answers.WaitForNotification();
+  });
+  hangs.WaitForNotification();
+  EXPECT_FALSE(workdirs.Stop(absl::ZeroDuration()));
+  EXPECT_THAT(workdirs.jobs(), ::testing::ElementsAre("a"));
+  answers.Notify();
+  EXPECT_TRUE(workdirs.Stop(absl::Seconds(30)));
+  EXPECT_THAT(workdirs.jobs(), ::testing::IsEmpty());
+}
+
 }  // namespace
 }  // namespace lockstep::launcher
