@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/local_run/guest.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -58,13 +60,14 @@ Guest::Guest(Planner planner, Spawner* spawner)
 int Guest::Run() {
   StopSignals signals([this](int count) { OnSignal(count); });
   spawner_->SetOnLost([this] { OnLost(); });
-  const absl::StatusOr<JobStatus> ended = RunJob();
+  ended_ = RunJob();
   std::shared_ptr<Agent> agent;
   int count;
   bool lost;
   {
     absl::MutexLock lock(&mu_);
     agent = std::move(agent_);
+    ending_ = true;
     count = signals_;
     lost = lost_;
   }
@@ -75,7 +78,26 @@ int Guest::Run() {
     }
   }
   agent.reset();  // the last worker is gone after this
-  if (count > 0) return renderer_.Finish("", kExitInterrupted);
+  return Finish(ended_, count, lost);
+}
+
+void Guest::OnHungDisk(const std::string& what) {
+  int signals;
+  bool lost, waits;
+  {
+    absl::MutexLock lock(&mu_);
+    signals = signals_;
+    lost = lost_;
+    // Whoever began the run waits for this host, and nobody is here who could end it.
+    const bool late = released_ && hung_disk_.waited() > kGiveUpReleased;
+    waits = !hurried_ && !lost && !late;
+  }
+  if (hung_disk_.Wait(what, waits)) return;
+  ::_exit(Finish(ended_, signals, lost));  // with the threads that wait for the disk
+}
+
+int Guest::Finish(const absl::StatusOr<JobStatus>& ended, int signals, bool lost) {
+  if (signals > 0) return renderer_.Finish("", kExitInterrupted);
   if (ended.ok()) {
     // Where somebody else began this part, he says so himself.
     if (!stays_) {
@@ -172,6 +194,7 @@ absl::Status Guest::StartAgent(const GuestPlan& plan,
   options.private_agent = true;
   options.run_dir = plan.run_dir;
   options.runs_dir = plan.runs_dir;
+  options.on_hung_disk = [this](const std::string& what) { OnHungDisk(what); };
   options.on_warning = [this](const std::string& text) {
     renderer_.Message(absl::StrCat("warning: ", text));
   };
@@ -252,6 +275,7 @@ void Guest::OnSignal(int count) {
   {
     absl::MutexLock lock(&mu_);
     signals_ = count;
+    hurried_ = count > 1 || ending_;
   }
   changed_.NotifyAll();
   Stop(/*kill=*/count > 1);

@@ -18,6 +18,7 @@
 #include "coordinator/client/client.h"
 #include "launcher/agent/agent.h"
 #include "launcher/follow/renderer.h"
+#include "launcher/local_run/run_end.h"
 #include "launcher/spawner/spawner.h"
 
 namespace lockstep::launcher {
@@ -64,6 +65,10 @@ class Guest {
   // The workers save what they have and leave; says what came of it.
   absl::Status SaveAndLeave(const GuestPlan& plan, const std::string& endpoint);
   void AwaitRelease();
+  // At the agent's end.
+  void OnHungDisk(const std::string& what);
+  // Says how the job ended, `signals` counted; returns the exit code.
+  int Finish(const absl::StatusOr<JobStatus>& ended, int signals, bool lost);
 
   // On other threads.
   void OnSignal(int count);
@@ -74,11 +79,15 @@ class Guest {
   const Planner planner_;
   Spawner* const spawner_;
   Renderer renderer_;
-  bool stays_ = false;  // GuestPlan::stays
+  HungDisk hung_disk_{&renderer_};
+  bool stays_ = false;               // GuestPlan::stays
+  absl::StatusOr<JobStatus> ended_;  // what RunJob has returned
 
   absl::Mutex mu_;
   CondVar changed_;
   int signals_ ABSL_GUARDED_BY(mu_) = 0;
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;    // what is left is the agent's end
+  bool hurried_ ABSL_GUARDED_BY(mu_) = false;   // by a signal: nothing is waited for any more
   bool lost_ ABSL_GUARDED_BY(mu_) = false;      // the spawner
   bool released_ ABSL_GUARDED_BY(mu_) = false;  // by its owner
   bool gone_ ABSL_GUARDED_BY(mu_) = false;      // the coordinator, as Release saw

@@ -5,17 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <optional>
-#include <set>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/clock.h"
 #include "common/limits.h"
 #include "common/status.h"
 #include "coordinator/client/client.h"
@@ -30,12 +28,11 @@
 #include "launcher/follow/renderer.h"
 #include "launcher/follow/result.h"
 #include "launcher/follow/standard_streams.h"
-#include "launcher/follow/text.h"
-#include "launcher/local_run/chaos_report.h"
 #include "launcher/local_run/hosts_of_run.h"
 #include "launcher/local_run/hosts_plan.h"
 #include "launcher/local_run/private_coordinator.h"
 #include "launcher/local_run/remote_hosts.h"
+#include "launcher/local_run/run_end.h"
 #include "launcher/local_run/scale_faults.h"
 #include "launcher/local_run/ship_workdir.h"
 #include "launcher/local_run/stop_signals.h"
@@ -92,6 +89,8 @@ class LocalRun {
   // On other threads.
   void OnSignal(int count);
   void OnLost(const std::string& what);
+  // At the end of this host's agent.
+  void OnHungDisk(const std::string& what);
   void OnHostEnded(size_t number, const RemoteEnd& end);
   // Of what comes before the job: for the coordinator, and until it has the workdir.
   void EndWaits();
@@ -108,10 +107,14 @@ class LocalRun {
   std::unique_ptr<ScaleFaults> scaler_;  // null: no fault scales the job
   JobStatus known_;                      // what is known of the job without the coordinator
   bool profiled_ = false;                // the run leaves a profile
+  absl::StatusOr<JobStatus> ended_;      // what RunJob has returned
+  bool disk_hangs_ = false;              // and is waited for no more
+  HungDisk hung_disk_{&renderer_};
 
   absl::Mutex mu_;
   int signals_ ABSL_GUARDED_BY(mu_) = 0;
-  std::string lost_ ABSL_GUARDED_BY(mu_);  // which part died, and how
+  bool hurried_ ABSL_GUARDED_BY(mu_) = false;  // by a signal: nothing is waited for any more
+  std::string lost_ ABSL_GUARDED_BY(mu_);      // which part died, and how
   bool over_ ABSL_GUARDED_BY(mu_) = false;
   std::string job_id_ ABSL_GUARDED_BY(mu_);
   bool leaving_ ABSL_GUARDED_BY(mu_) = false;    // the job has ended
@@ -129,7 +132,7 @@ class LocalRun {
 int LocalRun::Run() {
   StopSignals signals([this](int count) { OnSignal(count); });
   spawner_->SetOnLost([this] { OnLost("the spawner process was killed"); });
-  const absl::StatusOr<JobStatus> ended = RunJob();
+  ended_ = RunJob();
   std::shared_ptr<Agent> agent;
   {
     absl::MutexLock lock(&mu_);
@@ -138,7 +141,17 @@ int LocalRun::Run() {
   }
   agent.reset();  // the last worker is gone after this
   remote_.reset();
-  return Finish(ended);
+  return Finish(ended_);
+}
+
+void LocalRun::OnHungDisk(const std::string& what) {
+  {
+    absl::MutexLock lock(&mu_);
+    disk_hangs_ = hurried_ || !lost_.empty();
+  }
+  if (hung_disk_.Wait(what, /*waits=*/!disk_hangs_)) return;
+  remote_.reset();
+  ::_exit(Finish(ended_));  // with the threads that wait for the disk
 }
 
 PrivateCoordinator::Callbacks LocalRun::CoordinatorCallbacks() {
@@ -215,6 +228,7 @@ absl::Status LocalRun::StartAgent(const JobSpec& spec,
   options.private_agent = true;
   options.run_dir = args_.job.run_dir;
   options.runs_dir = args_.job.runs_dir;
+  options.on_hung_disk = [this](const std::string& what) { OnHungDisk(what); };
   options.on_warning = [this](const std::string& text) {
     renderer_.Message(absl::StrCat("warning: ", text));
   };
@@ -371,7 +385,8 @@ void LocalRun::OnSignal(int count) {
     absl::MutexLock lock(&mu_);
     runs_command = runs_command_;
     signals_ = count;
-    if (over_ || leaving_ || count > 1) renderer_.Hurry();
+    hurried_ = over_ || leaving_ || count > 1;
+    if (hurried_) renderer_.Hurry();
     if (files_ != nullptr) files_->Stop();
     if (over_ || leaving_) return;  // nothing is left to be saved
     client = client_;
@@ -472,21 +487,13 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
 }
 
 int LocalRun::ShowEnd(const JobStatus& status, int code) {
-  const bool json = args_.common.output == Output::kJson;
-  std::stringstream text;
-  // What --profile measured goes before the summary.
-  if (std::ifstream profile(status.run_dir() + "/profile.txt"); profile && profiled_ && !json) {
-    std::stringstream measured;
-    measured << profile.rdbuf();
-    text << PrintableLines(measured.str()) << "\n";
+  RunRecord record{.json = args_.common.output == Output::kJson};
+  if (!disk_hangs_) {
+    record.profiled = profiled_;
+    record.faults = faults_;
+    if (scaler_ != nullptr) record.refused = scaler_->refused();
   }
-  std::string result = json ? ResultJson(status) : ResultSummary(status);
-  if (!faults_.empty()) {
-    const std::set<int> refused = scaler_ != nullptr ? scaler_->refused() : std::set<int>();
-    AddSuffered(ReadSuffered(status.run_dir(), status.job_id(), faults_, refused), json, &result);
-  }
-  text << result;
-  return renderer_.Finish(text.str(), code);
+  return renderer_.Finish(ResultText(status, record), code);
 }
 
 }  // namespace

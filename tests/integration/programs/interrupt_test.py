@@ -14,6 +14,8 @@ import harness
 import nodes
 from harness import wait_until
 
+DISK = os.environ.get("LOCKSTEP_DISK_TROUBLE", "")  # the library that makes the trouble
+
 # Prints without end, and goes on when it is asked to leave.
 TALK = """
 import os, signal
@@ -115,7 +117,6 @@ class Interrupt(Pipes):
         self.assertNotIn("killing", err)
         self.assert_nothing_left()
 
-
     def test_what_timeout_sends_is_one_wish(self):
         """To the program and to its process group, which the program is in: workers save, and are not killed."""
         self.write("stay.py", STAY)
@@ -132,6 +133,70 @@ class Interrupt(Pipes):
             for name in ("asked", "leave", "there"):
                 os.remove(os.path.join(self.dir, name))
         self.assert_nothing_left()
+
+
+@unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+class HungDisk(Pipes):
+    def setUp(self):
+        super().setUp()
+        self.write("stay.py", "print('stays', flush=True)\n" +
+                   STAY.replace('"there"', '"there" + os.environ["GROUP_RANK"]'))
+        self.write("disk", "stalls")
+        self.env = {"LD_PRELOAD": DISK, "LOCKSTEP_TEST_DISK": os.path.join(self.dir, "disk"),
+                    "LOCKSTEP_TEST_DISK_OF": "logs/0.log"}
+
+    def end(self, child):
+        """Ends it by Ctrl-C, twice; what it said."""
+        child.send_signal(signal.SIGINT)
+        self.there("asked")
+        harness.signal_again(child)
+        wait_until(lambda: child.poll() is not None, 30, "it ends")
+        _, err = child.communicate()
+        self.assertEqual(child.returncode, 130, err)
+        self.assertIn("a run's disk does not answer", err)
+        self.assertIn("may lack what came last: ends without waiting", err)
+
+    def test_a_second_one_ends_a_run_whose_log_hangs(self):
+        child = self.start("launcher", "--", "python3", "stay.py", env=self.env)
+        self.there("there0")
+        self.end(child)
+        self.assert_nothing_left()
+
+    def test_one_is_enough_when_the_job_is_over(self):
+        self.write("leave", "")
+        child = self.start("launcher", "--", "python3", "stay.py", env=self.env, stderr=subprocess.STDOUT)
+        shown = ""
+        while "Ctrl-C ends" not in shown:
+            line = child.stdout.readline()
+            self.assertTrue(line, shown)
+            shown += line
+        child.send_signal(signal.SIGINT)
+        wait_until(lambda: child.poll() is not None, 30, "it ends")
+        shown += child.communicate(timeout=harness.patient())[0]
+        self.assertIn("succeeded", shown)
+        self.assertIn("ends without waiting", shown)
+
+    def test_a_disk_that_answers_again_ends_the_wait(self):
+        self.write("leave", "")
+        child = self.start("launcher", "--", "python3", "stay.py", env=self.env, stderr=subprocess.STDOUT)
+        while "Ctrl-C ends" not in (line := child.stdout.readline()):
+            self.assertTrue(line, "it has ended")
+        self.write("disk", "well")
+        out = child.communicate(timeout=harness.patient())[0]
+        self.assertEqual(child.returncode, 0, out)
+        self.assertNotIn("ends without waiting", out)
+
+    def test_a_second_one_ends_a_guest_whose_log_hangs(self):
+        line = ["--nnodes=2", "--nproc-per-node=1", f"--rdzv-endpoint=127.0.0.1:{harness.free_port()}"]
+        token = {"LOCKSTEP_TOKEN": "a-token-for-this-test-alone"}
+        guest = self.start("launcher", *line, "--node-rank=1", "--log-dir=guest", "stay.py",
+                           env=dict(self.env, **token, LOCKSTEP_TEST_DISK_OF="logs/"))
+        head = self.start("launcher", *line, "stay.py", env=token)
+        self.there("there0")
+        self.there("there1")
+        self.end(guest)
+        head.kill()  # it waits for another host
+        head.communicate()
 
 
 class SubmitAndFollow(nodes.Nodes, Pipes):

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/local_run/run_end.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "launcher/follow/result.h"
+#include "launcher/follow/text.h"
+#include "launcher/local_run/chaos_report.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
+
+}  // namespace
+
+std::string ResultText(const JobStatus& status, const RunRecord& record) {
+  std::stringstream text;
+  // What --profile measured goes before the summary.
+  if (record.profiled && !record.json) {
+    std::stringstream measured;
+    if (std::ifstream profile(status.run_dir() + "/profile.txt"); profile) {
+      measured << profile.rdbuf();
+      text << PrintableLines(measured.str()) << "\n";
+    }
+  }
+  std::string result = record.json ? ResultJson(status) : ResultSummary(status);
+  if (!record.faults.empty()) {
+    AddSuffered(ReadSuffered(status.run_dir(), status.job_id(), record.faults, record.refused),
+                record.json, &result);
+  }
+  text << result;
+  return text.str();
+}
+
+bool HungDisk::Wait(const std::string& what, bool waits) {
+  if (!waits) {
+    renderer_->Message(absl::StrCat("warning: ", what, ": ends without waiting for that"));
+    return false;
+  }
+  const absl::Time now = Clock::Real()->Now();
+  if (since_ > now) {
+    renderer_->Message(absl::StrCat("warning: ", what, ": the launcher waits (Ctrl-C ends it)"));
+  }
+  since_ = std::min(since_, now);
+  Clock::Real()->Sleep(kLookAgain);
+  return true;
+}
+
+absl::Duration HungDisk::waited() const {
+  return std::max(absl::ZeroDuration(), Clock::Real()->Now() - since_);
+}
+
+}  // namespace lockstep::launcher
