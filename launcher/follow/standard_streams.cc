@@ -79,6 +79,11 @@ size_t StandardStreams::waiting() const {
   return waiting_;
 }
 
+absl::Status StandardStreams::out_written() const {
+  absl::MutexLock lock(&mu_);
+  return out_written_;
+}
+
 void StandardStreams::Take(int stream, std::string_view text) {
   if (text.empty()) return;
   {

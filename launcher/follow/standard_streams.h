@@ -44,6 +44,8 @@ class StandardStreams : public TextSink {
   void Err(std::string_view text) override { Take(1, text); }
   size_t waiting() const override;
   void AwaitRoom() override;
+  // Returns why the newest text for stdout that is through could not be written. Does not block.
+  absl::Status out_written() const;
   absl::Status Flush() override;
   void Hurry() override;
 

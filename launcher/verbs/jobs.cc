@@ -113,6 +113,7 @@ void TellOfMissingNodes(const SubmitArgs& args, coordinator::Client* client) {
 // What a job that does not run waits for, and how it ended, on stderr, once for each reason.
 class StateTeller {
  public:
+  explicit StateTeller(TextSink* sink) : sink_(sink) {}
   void Tell(const JobStatus& told) {
     const JobStatus status = Printed(told);
     const std::string line =
@@ -121,12 +122,13 @@ class StateTeller {
     const bool first = last_.empty() && status.state() == PENDING;
     const bool runs = status.state() == STARTING || status.state() == RUNNING;
     if (!first && !runs && !status.reason().empty() && line != last_) {
-      std::cerr << line << std::endl;
+      sink_->Err(absl::StrCat(line, "\n"));
     }
     last_ = line;
   }
 
  private:
+  TextSink* const sink_;
   std::string last_;
 };
 
@@ -359,39 +361,50 @@ int RunVerb(const LogsArgs& args) {
   StopSignals::Block();
   auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
+  StandardStreams streams;
   std::atomic<bool> stopped{false};
-  StopSignals signals([&](int count) {
+  // As long as something is shown, since nobody may read it.
+  StopSignals signals([&](int) {
     stopped = true;
     (*client)->StopFollowing();
+    streams.Hurry();
   });
   FollowJobRequest request;
   request.set_job_id(args.job);
   request.set_logs(true);
   request.set_follow(args.follow);
-  StateTeller teller;
+  StateTeller teller(&streams);
   bool printed = false;
   bool told = false;  // such as where lines are that are not here
   const absl::Status followed = (*client)->FollowJob(
       request,
       [&](const JobEvent& event) {
         if (event.has_notice()) {
-          std::cerr << Printable(event.notice()) << std::endl;
+          streams.Err(absl::StrCat(Printable(event.notice()), "\n"));
           told = true;
         }
         if (event.has_state() && args.follow && !args.common.quiet) teller.Tell(event.state());
         if (!event.has_log()) return true;
         if (args.rank.has_value() && *args.rank != event.log().slot()) return true;
         printed = true;
+        const std::string where =
+            absl::StrCat("[", Printable(event.log().host()), ":", event.log().slot(), "] ");
+        std::string text;
         for (const std::string& line : event.log().lines()) {
-          std::cout << "[" << Printable(event.log().host()) << ":" << event.log().slot() << "] "
-                    << Printable(line) << "\n";
+          absl::StrAppend(&text, where, Printable(line), "\n");
         }
-        std::cout.flush();
-        return static_cast<bool>(std::cout);
+        streams.Out(text);
+        streams.AwaitRoom();
+        return !stopped && streams.out_written().ok();
       },
       kReconnectFor);
+  const absl::Status written = streams.Flush();
   if (stopped) return kExitInterrupted;
   if (!followed.ok()) return Complain(followed);
+  if (!written.ok()) {
+    std::cerr << "error: cannot write to the standard output: " << written.message() << std::endl;
+    return kExitFailure;
+  }
   if (args.rank.has_value() && !printed && !told && !args.common.quiet) {
     std::cerr << "no line of a rank " << *args.rank << " is there; 'launcher describe' shows the "
               << "job's ranks" << std::endl;

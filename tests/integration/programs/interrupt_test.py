@@ -225,6 +225,28 @@ class SubmitAndFollow(nodes.Nodes, Pipes):
         wait_until(lambda: child.poll() is not None, 30, "the launcher ends")
         child.communicate()
 
+    def test_nobody_reads_what_logs_follows(self):
+        self.write("talk.py", TALK)
+        self.join("a", 1)
+        job = self.submit(self.write("job.yaml", "run: python3 talk.py\n"))
+        child = self.start("launcher", "logs", f"--coordinator={self.address}", "-f", job)
+        self.await_full(child.stdout)
+        child.send_signal(signal.SIGINT)
+        wait_until(lambda: child.poll() is not None, 30, "it ends")
+        _, err = child.communicate()
+        self.assertEqual(child.returncode, 130, err)
+
+    def test_who_reads_no_more_ends_logs(self):
+        self.write("talk.py", TALK)
+        self.join("a", 1)
+        job = self.submit(self.write("job.yaml", "run: python3 talk.py\n"))
+        child = self.start("launcher", "logs", f"--coordinator={self.address}", "-f", job)
+        self.assertIn("xxx", child.stdout.readline())
+        child.stdout.close()
+        wait_until(lambda: child.poll() is not None, 30, "it ends")
+        self.assertEqual(child.returncode, 1)
+        self.assertIn("cannot write to the standard output", child.stderr.read())
+
 
 if __name__ == "__main__":
     unittest.main()
