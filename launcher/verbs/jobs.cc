@@ -41,17 +41,17 @@
 namespace lockstep::launcher {
 namespace {
 
+absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
+
 // Brings the model of a job that ended well, when it is not on this host; returns `code`, or
-// kExitInterrupted when a signal came meanwhile. That it cannot be had changes nothing about the
-// job.
-int BringModel(const SubmitArgs& args, const JobStatus& ended, int code) {
+// kExitInterrupted when a signal, which sets `stopped` and stops the client, came before the end.
+// That it cannot be had changes nothing about the job.
+int BringModel(const SubmitArgs& args, coordinator::FilesClient* client,
+               const std::atomic<bool>& stopped, const JobStatus& ended, int code) {
   const std::string& path = ended.result().model_path();
   if (ended.state() != SUCCEEDED || path.empty() || ::access(path.c_str(), F_OK) == 0) return code;
-  const auto options = ClientOptionsOf(args.coordinator);
-  if (!options.ok()) return code;
-  const auto client = coordinator::FilesClient::Create(*options);
-  StopSignals signals([&](int) { client->Stop(); });
-  const auto fetched = FetchFiles(client.get(), {.job = ended.job_id(), .model = true});
+  const absl::StatusOr<FetchedFiles> fetched =
+      stopped ? Interrupted() : FetchFiles(client, {.job = ended.job_id(), .model = true});
   if (fetched.ok() && fetched->missing.empty()) {
     if (!args.common.quiet) {
       std::cerr << "the model is in " << fetched->folder << "/model on this host" << std::endl;
@@ -67,15 +67,20 @@ int BringModel(const SubmitArgs& args, const JobStatus& ended, int code) {
 }
 
 // Follows until the end, or until a signal, which leaves the job as it is.
-int FollowSubmitted(const SubmitArgs& args, coordinator::Client* client, const std::string& job_id,
+int FollowSubmitted(const SubmitArgs& args, const coordinator::ClientOptions& coordinator,
+                    coordinator::Client* client, const std::string& job_id,
                     const std::string& tee) {
   RenderOptions options = RenderOptionsForStderr();
   options.progress = !args.common.quiet;
   Renderer renderer(options, std::make_unique<StandardStreams>(), Clock::Real());
   renderer.SetTee(tee);
-  // As long as something is shown, since nobody may read it.
-  auto signals = std::make_unique<StopSignals>([&](int count) {
+  const auto files = coordinator::FilesClient::Create(coordinator);
+  std::atomic<bool> stopped{false};
+  // Also while something is shown, since nobody may read it, and for what comes after that.
+  StopSignals signals([&](int) {
+    stopped = true;
     client->StopFollowing();
+    files->Stop();
     renderer.Hurry();
   });
   const absl::StatusOr<JobStatus> ended = FollowToEnd(client, job_id, &renderer, kReconnectFor);
@@ -83,8 +88,7 @@ int FollowSubmitted(const SubmitArgs& args, coordinator::Client* client, const s
     const int code = renderer.Finish(
         args.common.output == Output::kJson ? ResultJson(*ended) : ResultSummary(*ended),
         ExitCodeOfJob(*ended));
-    signals.reset();  // BringModel has its own
-    return BringModel(args, *ended, code);
+    return BringModel(args, files.get(), stopped, *ended, code);
   }
   renderer.Finish("", kExitOk);
   if (absl::IsCancelled(ended.status())) {
@@ -149,8 +153,6 @@ absl::StatusOr<std::vector<SubmitJobRequest>> MakeRequests(const SubmitArgs& arg
   }
   return requests;
 }
-
-absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
 
 std::vector<std::string> IdsOf(const std::vector<SubmitJobResponse>& jobs) {
   std::vector<std::string> ids;
@@ -302,7 +304,7 @@ int RunVerb(const SubmitArgs& args) {
     }
   }
   if (args.follow) {
-    return FollowSubmitted(args, client.get(), jobs->front().job_id(),
+    return FollowSubmitted(args, *options, client.get(), jobs->front().job_id(),
                            requests->front().spec().logs().tee());
   }
   if (!args.common.quiet && !args.wait) {

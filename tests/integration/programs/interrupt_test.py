@@ -3,6 +3,7 @@
 
 import array
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -246,6 +247,31 @@ class SubmitAndFollow(nodes.Nodes, Pipes):
         wait_until(lambda: child.poll() is not None, 30, "it ends")
         self.assertEqual(child.returncode, 1)
         self.assertIn("cannot write to the standard output", child.stderr.read())
+
+    def test_one_that_comes_while_the_result_is_shown_fetches_no_model(self):
+        self.join("a", 1)
+        path = self.job_file(nodes=1, nproc=1, steps=20)
+        read, write = os.pipe()
+        with os.fdopen(read, "rb") as out, os.fdopen(write, "wb", buffering=0) as full:
+            os.set_blocking(write, False)
+            while full.write(bytes(1000)) is not None:
+                pass
+            os.set_blocking(write, True)
+            child = subprocess.Popen(
+                [os.path.join(harness.BIN, "launcher"), "submit", f"--coordinator={self.address}", path], cwd=self.dir,
+                env=self.environment(), stdin=subprocess.DEVNULL, stdout=write, stderr=subprocess.PIPE, text=True)
+            self.children.append(child)
+            wait_until(lambda: "SUCCEEDED" in self.ask("list"), 60, "the job ends")
+            (job,) = json.loads(self.ask("list", "-o", "json"))["jobs"]
+            model = os.path.join(self.dir, self.status(job["job_id"])["result"]["model_path"])
+            os.rename(model, model + ".away")
+            time.sleep(0.5)  # it is heard of
+            child.send_signal(signal.SIGINT)
+            wait_until(lambda: child.poll() is not None, 30, "the launcher ends")
+            _, err = child.communicate(timeout=harness.patient())
+            out.close()
+        self.assertEqual(child.returncode, 130, err)
+        self.assertIn("the model is not on this host: interrupted; fetch it", err)
 
 
 if __name__ == "__main__":
