@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <set>
+#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -139,21 +141,19 @@ bool AreEqual(const fs::path& one, const fs::path& other) {
   }
 }
 
-// Where hosts share a folder all have the same files: what is in `folder` already goes. Returns how
-// many did.
-int64_t DropEqual(const fs::path& folder, const fs::path& earlier,
-                  const std::vector<std::string>& names) {
+// Where hosts share a folder all have the same files: what is in `folder` already goes, also from
+// `written`.
+void DropEqual(const fs::path& folder, const fs::path& earlier,
+               const std::vector<std::string>& names, std::set<fs::path>* written) {
   std::error_code error;
-  int64_t dropped = 0;
   for (const std::string& name : names) {
     if (!AreEqual(folder / name, earlier / name)) continue;
-    dropped += fs::remove(earlier / name, error) ? 1 : 0;
+    if (fs::remove(earlier / name, error)) written->erase(earlier / name);
   }
   // Only those that are empty.
   ::rmdir((earlier / "logs").c_str());
   ::rmdir(earlier.c_str());
   ::rmdir(earlier.parent_path().c_str());
-  return dropped;
 }
 
 }  // namespace
@@ -198,14 +198,14 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
   if (no_model && !found.command())
     fetched.missing.push_back("the job has not written a model yet");
   std::vector<std::pair<std::string, std::vector<std::string>>> earlier;  // by folder
+  std::set<fs::path> written;
   for (const Part& part : PartsOf(wish, found, lacks_model, fetched.folder)) {
     FileReceiver receiver(part.folder);
     absl::Status got = client->Fetch(part.request, [&](const FilePiece& piece) {
       return piece.end() ? absl::OkStatus() : receiver.Take(piece);
     });
     if (got.ok()) got = receiver.Finish();
-    fetched.files += static_cast<int64_t>(receiver.names().size());
-    fetched.bytes += receiver.bytes();
+    for (const std::string& name : receiver.names()) written.insert(fs::path(part.folder) / name);
     if (part.earlier) earlier.emplace_back(part.folder, receiver.names());
     if (absl::IsCancelled(got)) {
       return absl::CancelledError(
@@ -222,7 +222,13 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
     }
   }
   for (const auto& [folder, names] : earlier) {
-    fetched.files -= DropEqual(fetched.folder, folder, names);
+    DropEqual(fetched.folder, folder, names, &written);
+  }
+  fetched.files = static_cast<int64_t>(written.size());
+  for (const fs::path& file : written) {
+    std::error_code error;
+    const uintmax_t bytes = fs::file_size(file, error);
+    if (!error) fetched.bytes += static_cast<int64_t>(bytes);
   }
   if (fetched.files == 0 && !(fetched.missing.empty() && fetched.left_behind.empty())) {
     std::vector<std::string> all = fetched.missing;

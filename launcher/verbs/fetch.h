@@ -23,6 +23,7 @@ struct FetchWish {
 
 struct FetchedFiles {
   std::string folder;
+  // What was written and stays: a file that several hosts share counts once.
   int64_t files = 0;
   int64_t bytes = 0;
   // The run's folder was here already: nothing was fetched.

@@ -91,7 +91,6 @@ absl::Status FileReceiver::Take(const FilePiece& piece) {
   if (::rename(part().c_str(), to.c_str()) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot write ", to));
   }
-  bytes_ += size_;
   names_.push_back(std::exchange(name_, ""));
   return absl::OkStatus();
 }

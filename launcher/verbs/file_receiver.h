@@ -29,7 +29,6 @@ class FileReceiver {
   absl::Status Finish();
 
   const std::vector<std::string>& names() const { return names_; }
-  int64_t bytes() const { return bytes_; }
 
  private:
   absl::Status Begin(const FilePiece& piece);
@@ -39,8 +38,7 @@ class FileReceiver {
 
   const std::string folder_;
   std::vector<std::string> names_;  // of whole files
-  int64_t bytes_ = 0;
-  std::string name_;  // of the one that comes; empty: none
+  std::string name_;                // of the one that comes; empty: none
   int64_t size_ = 0;
   int64_t got_ = 0;
   std::string digest_;

@@ -20,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/agent/file_sender.h"
+#include "launcher/verbs/fetch.h"
 #include "launcher/verbs/file_receiver.h"
 
 namespace lockstep::launcher {
@@ -183,6 +184,60 @@ TEST_F(RunFilesTest, ALinkThatTakesAFilesPlaceIsNotFollowed) {
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(SendRunFile(folder->get(), "../x-a1b2/job.yaml", nothing).code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+// Two hosts with one disk, one of which the job has left.
+class SharedFiles : public coordinator::FilesClient {
+ public:
+  explicit SharedFiles(const std::string& folder) : folder_(folder) {}
+  absl::StatusOr<FindFilesResponse> FindFiles(const FindFilesRequest&, absl::Duration) override {
+    FindFilesResponse found;
+    found.set_job_id("j");
+    found.set_run_dir("runs/j");
+    for (const char* id : {"a", "b"}) found.add_nodes()->set_node_id(id);
+    found.add_left_nodes()->set_node_id("c");
+    return found;
+  }
+  absl::Status Fetch(const FetchRequest& request,
+                     std::function<absl::Status(const FilePiece&)> on_piece) override {
+    const UniqueFd folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    for (std::string name : {"logs/0.log", "logs/1.log"}) {
+      // What the one that was left has alone.
+      const bool own = request.node_id() == "c" && name == "logs/1.log";
+      absl::Status taken;
+      const absl::Status sent =
+          SendRunFile(folder.get(), own ? "job.yaml" : name, [&](const FilePiece& piece) {
+            FilePiece named = piece;
+            named.set_name(name);
+            named.set_digest(PieceDigest(name, piece.data()));
+            taken = on_piece(named);
+            return taken.ok();
+          });
+      if (!taken.ok()) return taken;
+      if (!sent.ok()) return sent;
+    }
+    return absl::OkStatus();
+  }
+  void Stop() override {}
+
+ private:
+  const std::string folder_;
+};
+
+TEST_F(RunFilesTest, AFetchCountsWhatItHasWritten) {
+  SharedFiles client(run());
+  const std::string to = folder_ + "/to";
+  const auto fetched = FetchFiles(&client, {.job = "j", .logs = true, .to = to});
+  ASSERT_TRUE(fetched.ok()) << fetched.status();
+  int64_t files = 0, bytes = 0;
+  for (const fs::directory_entry& file : fs::recursive_directory_iterator(to)) {
+    if (!file.is_regular_file() || file.path().filename() == ".fetched") continue;
+    ++files;
+    bytes += static_cast<int64_t>(file.file_size());
+  }
+  EXPECT_EQ(files, 3) << "two logs, and what an earlier worker has left";
+  EXPECT_EQ(fetched->files, files);
+  EXPECT_EQ(fetched->bytes, bytes);
 }
 
 TEST(FileSenderTest, OneThatEndsSaysWhoseFilesDoNotCome) {
