@@ -339,6 +339,7 @@ void AgentImpl::Do(const agent_action::Heartbeat&) {
     if (std::exchange(problem_, problem) != problem) {
       Warn(problem.empty() ? "this node is well again and takes work"
                            : absl::StrCat("this node takes no work: ", problem));
+      if (!problem.empty()) TellOfWait("", problem);
     }
   }
   if (session_ != nullptr) session_->SendLatest(kHeartbeatKind, message);

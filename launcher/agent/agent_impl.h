@@ -112,6 +112,8 @@ class AgentImpl : public Agent {
   std::string AwaitDisks(absl::Duration patience);
   // Says which disks do not answer, and which do again.
   void LookAtDisks();
+  // Says to who follows the job, or all jobs (""), why its workers that were not started yet wait.
+  void TellOfWait(const std::string& job_id, const std::string& why);
   absl::StatusOr<std::shared_ptr<LifePage>> PageOf(const std::string& job_id);
   // Watches its life and its output.
   void WatchWorker(WorkerProcess* worker);

@@ -89,15 +89,32 @@ void AgentImpl::LookAtDisks() {
   for (const auto& [job_id, disk] : disks_) {
     const bool stands = disk->stands(kDiskPatience);
     if (stands == standing_disks_.contains(job_id)) continue;
+    const auto worker = std::find_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
+      return entry.second->assignment().job_id() == job_id;
+    });
+    const std::string folder =
+        worker == workers_.end() ? ""
+                                 : absl::StrCat(" (", RunFolder(worker->second->assignment()), ")");
+    const std::string of_job = absl::StrCat("the disk with the run of job ", job_id, folder);
     if (!stands) {
       standing_disks_.erase(job_id);
-      Warn(absl::StrCat("the disk with the run of job ", job_id, " answers again"));
+      Warn(absl::StrCat(of_job, " answers again"));
       continue;
     }
     standing_disks_.insert(job_id);
-    Warn(absl::StrCat("the disk with the run of job ", job_id, " has not answered for ",
-                      absl::FormatDuration(kDiskPatience),
-                      ": the job's starts and logs wait for it"));
+    const std::string hangs =
+        absl::StrCat(of_job, " has not answered for ", absl::FormatDuration(kDiskPatience));
+    Warn(absl::StrCat(hangs, ": the job's starts and logs wait for it"));
+    TellOfWait(job_id, hangs);
+  }
+}
+
+void AgentImpl::TellOfWait(const std::string& job_id, const std::string& why) {
+  for (const auto& [incarnation, worker] : workers_) {
+    if (worker->ended || worker->pid > 0) continue;
+    if (!job_id.empty() && worker->assignment().job_id() != job_id) continue;
+    OnLines(worker.get(), /*is_stderr=*/true,
+            {absl::StrCat("lockstep: this worker is not started yet: ", why)});
   }
 }
 

@@ -67,7 +67,8 @@ std::string HealthWatch::problem() const {
   if (looking > options_.patience) {
     return absl::StrCat("its checks have not come back for ",
                         absl::FormatDuration(absl::Trunc(options_.patience, absl::Seconds(1))),
-                        ": a disk does not answer");
+                        looking_at_.empty() ? "" : absl::StrCat(": ", looking_at_),
+                        looking_at_.empty() ? "" : " does not answer");
   }
   return problem_.empty() ? gpu_problem_ : problem_;
 }

@@ -73,6 +73,21 @@ class Unhealthy(Nodes):
         wait_until(lambda: self.describe(job)["status"]["state"] == "SUCCEEDED", 60, "the job runs there")
 
     @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+    def test_a_disk_that_hangs_before_a_jobs_first_worker_is_named(self):
+        os.makedirs(os.path.join(self.dir, "runs"))
+        node = self.join("node", 1, "--runs-dir=runs", LD_PRELOAD=DISK, LOCKSTEP_TEST_DISK_OF="/runs/",
+                         LOCKSTEP_TEST_DISK=self.write("disk", "well"))
+        self.await_state(node, "up")
+        self.write("disk", "stalls")
+        job = self.submit(self.job_file(nodes=1, nproc=1, steps=20))
+        why = "have not come back for 10s: the folder runs does not answer"
+        self.assertIn(why, self.await_state(node, "unhealthy")["reason"])
+        wait_until(lambda: f"this worker is not started yet: its checks {why}" in self.ask("logs", job), 20,
+                   "who follows the job hears of it")
+        self.write("disk", "well")
+        wait_until(lambda: self.describe(job)["status"]["state"] == "SUCCEEDED", 60, "the job runs")
+
+    @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
     def test_a_disk_that_hangs_does_not_keep_its_agent(self):
         os.makedirs(os.path.join(self.dir, "runs"))
         agent = self.start_agent("node", 1, "--runs-dir=runs", LD_PRELOAD=DISK, LOCKSTEP_TEST_DISK_OF="/runs/",

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "common/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/agent/gpu_trial.h"
@@ -111,6 +112,30 @@ TEST_F(HealthTest, AnOwnDiskThatDoesNotDoIsNamedAtOnce) {
   HealthWatch watch(std::move(options));
   ASSERT_TRUE(watch.AwaitFirst(absl::Seconds(30)));
   EXPECT_THAT(watch.problem(), HasSubstr("nothing can be written in /proc"));
+}
+
+TEST_F(HealthTest, AWatchSaysWhichFolderDoesNotAnswer) {
+  FakeClock clock;
+  HealthWatch::Options options;
+  options.folders = {"/well", "/hangs"};
+  options.clock = &clock;
+  absl::Notification hangs, answers;
+  options.examine_disk = [&](const std::string& folder) {
+    if (folder == "/hangs" && !hangs.HasBeenNotified()) {
+      hangs.Notify();
+      answers.WaitForNotification();
+    }
+    return std::string();
+  };
+  HealthWatch watch(std::move(options));
+  hangs.WaitForNotification();
+  EXPECT_EQ(watch.problem(), "its checks have not come back yet");
+  clock.Advance(absl::Seconds(11));
+  EXPECT_EQ(watch.problem(),
+            "its checks have not come back for 10s: the folder /hangs does not answer");
+  answers.Notify();
+  EXPECT_THAT(Ask(watch), IsEmpty());
+  EXPECT_THAT(watch.problem(), IsEmpty());
 }
 
 TEST_F(HealthTest, AWatchThatEndsSaysWhatDoesNotComeBack) {
