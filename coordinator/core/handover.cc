@@ -130,16 +130,18 @@ void DropReliefs(Context& context, Job& job) {
   }
 }
 
-// Places whose workers left, or need not leave any more.
+// Places whose workers left, or need not leave any more. The job goes on without the next one, so
+// that waits for a node that is kept for no other job.
 void TakeBack(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     if (!slot.returns) continue;
     if (CountSlots(job, [](const Slot& s) { return s.works(); }) >= job.target_workers) {
       slot.returns = false;  // the job was scaled down meanwhile
     } else if (slot.vacant()) {
-      slot.returns = false;
+      if (FindRoom(context, job, /*may_wait=*/true) == nullptr) continue;
       slot.wanted = true;
       StartLife(context, job, slot);
+      slot.returns = false;
     } else if (slot.worker->serves() && !OnDrained(context.state, *slot.worker)) {
       slot.returns = false;
       slot.wanted = true;

@@ -99,7 +99,9 @@ std::vector<int> SparePlaces(const Job& job) {
 }
 
 // Returns whether the place is one of those that are the job's for good.
-bool IsItsOwn(const Slot& slot) { return (slot.wanted && slot.relieves < 0) || slot.lent; }
+bool IsItsOwn(const Slot& slot) {
+  return (slot.wanted && slot.relieves < 0) || slot.lent || slot.returns;
+}
 
 // Workers that the job is yet to get: who lent a place and has not left it has it still. A job that
 // is to save and leave gets those without whom it can't, also in place of one who had saved and

@@ -196,9 +196,10 @@ bool MayRelieveOnKept(const State& state, const Job& job, const Worker& relieved
 template <typename Find>
 void PlaceBy(Context& context, const Job& job, Slot& slot, Find find) {
   State& state = context.state;
-  // A place that never had a worker, a spare's or one that was lent is no loss to the job.
+  // A place that never had a worker, a spare's, or one that was lent or left is no loss to the job.
   const bool relieves = slot.relieves >= 0;
-  const bool may_wait = relieves || slot.lives <= job.lives + 1 || slot.standby || slot.lent;
+  const bool may_wait =
+      relieves || slot.lives <= job.lives + 1 || slot.standby || slot.lent || slot.returns;
   const auto own = state.nodes.find(slot.node_id);
   if (own != state.nodes.end() &&
       HasRoom(context, job, own->second, may_wait, /*other_data=*/false)) {
@@ -323,8 +324,9 @@ std::string SayStarting(int workers, const std::vector<std::string>& hosts) {
 }
 
 bool WaitsForNode(const Job& job) {
-  return std::any_of(job.slots.begin(), job.slots.end(),
-                     [](const Slot& slot) { return slot.unplaced(); });
+  return std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    return slot.unplaced() || (slot.returns && slot.vacant());
+  });
 }
 
 void PlaceLife(Context& context, const Job& job, Slot& slot) {

@@ -23,7 +23,8 @@ void PlaceRecovering(Context& context, Job& job);
 // Returns what is told of a job whose workers are started on these hosts.
 std::string SayStarting(int workers, const std::vector<std::string>& hosts);
 
-// Returns whether a worker of the job waits for a node with room (Slot::unplaced).
+// Returns whether a worker of the job waits for a node with room (Slot::unplaced), or a place that
+// is to have one again (Slot::returns).
 bool WaitsForNode(const Job& job);
 
 // Puts the new life of a place on its node, or on another with room when that one is out of sight
