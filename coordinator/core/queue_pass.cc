@@ -103,9 +103,22 @@ class Pass {
 
   // Where it starts now; empty: it waits.
   Placement PlaceNow(Waiting& waiting, const Offer& offer) {
+    if (waiting.avoided == nullptr) return PlaceOn(waiting, offer);
+    const absl::Time starts_at = waiting.starts_at;
+    Placement placement =
+        PlaceOn(waiting, {offer.cluster, offer.free, offer.leave, waiting.avoided});
+    const bool soon = MayStartSmaller(*waiting.ask) && waiting.starts_at != absl::InfiniteFuture();
+    if (!placement.empty() || soon) return placement;
+    waiting.starts_at = starts_at;
+    return PlaceOn(waiting, offer);
+  }
+
+  static bool MayStartSmaller(const Ask& ask) { return ask.least != ask.wanted || ask.anywhere; }
+
+  Placement PlaceOn(Waiting& waiting, const Offer& offer) {
     const Ask& ask = *waiting.ask;
     Placement placement = Place(ask, offer);
-    if (!placement.empty() || (ask.least == ask.wanted && !ask.anywhere)) return placement;
+    if (!placement.empty() || !MayStartSmaller(ask)) return placement;
     placement = PlaceLeast(ask, offer);
     if (placement.empty()) {
       waiting.starts_at = absl::InfiniteFuture();

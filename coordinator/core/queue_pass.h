@@ -51,7 +51,9 @@ struct Waiting {
   // It has waited for so long that its user's use does not count any more.
   bool overdue = false;
   Barred barred;
-  bool special = false;  // `barred` has more than the nodes that its labels leave out
+  // These and nodes that it is to have only where it finds no place without them; null: none such.
+  Barred avoided;
+  bool special = false;  // either has more than the nodes that its labels leave out
   int array = -1;        // the place in Queue::array_left; -1: it is of none
   // When it starts with fewer workers than it wants; the pass sets it.
   absl::Time starts_at = absl::InfiniteFuture();

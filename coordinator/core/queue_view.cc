@@ -208,10 +208,19 @@ void AddLeftBehind(const State& state, absl::Time now, QueueView& view) {
   }
 }
 
-// Nodes that the job may not use besides those that are closed to all; `special` when not only for
-// its labels.
-Barred BarredOf(const QueueView& view, const State& state, const Job& job, absl::Time now,
-                std::unordered_map<std::string, Barred>& by_labels, bool* special) {
+// Returns `barred` and these nodes besides.
+Barred With(const std::vector<int>& nodes, const Barred& barred, const QueueView& view) {
+  if (nodes.empty()) return barred;
+  auto all = barred ? std::make_shared<std::vector<bool>>(*barred)
+                    : std::make_shared<std::vector<bool>>(view.queue.cluster.nodes.size());
+  for (const int node : nodes) (*all)[static_cast<size_t>(node)] = true;
+  return all;
+}
+
+// Nodes that the job may not use besides those that are closed to all, and those whose data was
+// another when its workers were last there (Exclusion), which come after the others.
+void Bar(const QueueView& view, const State& state, const Job& job, absl::Time now,
+         std::unordered_map<std::string, Barred>& by_labels, Waiting* waiting) {
   const Ask& ask = *job.ask;
   Barred barred;
   if (!ask.labels.empty()) {
@@ -219,22 +228,24 @@ Barred BarredOf(const QueueView& view, const State& state, const Job& job, absl:
     if (known == nullptr) known = BarredByLabels(view.queue.cluster, ask);
     barred = known;
   }
-  std::vector<int> own;
+  std::vector<int> own, other_data;
   for (const auto& [id, exclusion] : job.excluded) {
     const auto place = view.node_places.find(id);
-    if (place != view.node_places.end() && now < exclusion.until) own.push_back(place->second);
+    if (place == view.node_places.end()) continue;
+    if (now < exclusion.until) {
+      own.push_back(place->second);
+    } else if (exclusion.other_data) {
+      other_data.push_back(place->second);
+    }
   }
-  *special = !own.empty() || !view.private_nodes.empty();
+  waiting->special = !own.empty() || !other_data.empty() || !view.private_nodes.empty();
   for (const int node : view.private_nodes) {
     const std::string& id = view.queue.cluster.nodes[static_cast<size_t>(node)].id;
     const std::string& serves = state.nodes.at(id).private_job;
     if (!serves.empty() && serves != job.id) own.push_back(node);
   }
-  if (own.empty()) return barred;
-  auto all = barred ? std::make_shared<std::vector<bool>>(*barred)
-                    : std::make_shared<std::vector<bool>>(view.queue.cluster.nodes.size());
-  for (const int node : own) (*all)[static_cast<size_t>(node)] = true;
-  return all;
+  waiting->barred = With(own, barred, view);
+  if (!other_data.empty()) waiting->avoided = With(other_data, waiting->barred, view);
 }
 
 // How many more of the job's array may run; -1: it is of none that says so.
@@ -322,7 +333,7 @@ QueueView ViewQueue(const State& state, absl::Time now) {
       const auto use = uses.find(job.request.user());
       waiting.use = use == uses.end() ? 0 : use->second;
       waiting.overdue = now - job.submitted >= kOverdueAfter;
-      waiting.barred = BarredOf(view, state, job, now, by_labels, &waiting.special);
+      Bar(view, state, job, now, by_labels, &waiting);
       waiting.array = ArrayPlace(view, job);
       waiting.starts_at = job.starts_at;
       view.queue.waiting.push_back(std::move(waiting));

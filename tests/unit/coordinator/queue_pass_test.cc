@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/core/queue_pass.h"
 
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/coordinator/queue_fixture.h"
@@ -45,6 +49,45 @@ TEST(QueuePassTest, UseDoesNotCountForOnesThatHaveWaitedForLong) {
     test.queue.waiting[static_cast<size_t>(test.Wait({.user = "ann", .use = use}))].overdue = true;
   }
   EXPECT_THAT(test.Pass().order, ElementsAre(1, 2, 0));
+}
+
+// What the nodes are that the waiting job avoids.
+void Avoid(TestQueue& test, int waiting, std::vector<bool> nodes) {
+  Waiting& job = test.queue.waiting[static_cast<size_t>(waiting)];
+  job.avoided = std::make_shared<const std::vector<bool>>(std::move(nodes));
+  job.special = true;
+}
+
+TEST(QueuePassTest, NodesThatAJobAvoidsComeAfterTheOthers) {
+  TestQueue test;
+  test.Node(1);
+  test.Node(1);
+  for (int i = 0; i < 2; ++i) Avoid(test, test.Wait({}), {true, false});
+  const Decisions decisions = test.Pass();
+  ASSERT_THAT(TestQueue::Started(decisions), ElementsAre(0, 1));
+  EXPECT_THAT(decisions.starts[0].placement, ElementsAre(Pair(1, 1)));
+  EXPECT_THAT(decisions.starts[1].placement, ElementsAre(Pair(0, 1)));
+}
+
+TEST(QueuePassTest, AnElasticJobStartsSmallerRatherThanWhereItAvoidsTo) {
+  TestQueue test;
+  test.Node(2);
+  test.Node(1);
+  Avoid(test, test.Wait({.per_node = 2, .least = 1}), {true, false});
+  EXPECT_THAT(test.Pass().starts, IsEmpty());
+  test.queue.now += test.rules.elastic_wait;
+  const Decisions decisions = test.Pass();
+  ASSERT_THAT(TestQueue::Started(decisions), ElementsAre(0));
+  EXPECT_THAT(decisions.starts[0].placement, ElementsAre(Pair(1, 1)));
+}
+
+TEST(QueuePassTest, AnElasticJobDoesNotWaitForEverWhereItAvoidsAllNodes) {
+  TestQueue test;
+  test.Node(1);
+  Avoid(test, test.Wait({.per_node = 2, .least = 1}), {true});
+  EXPECT_THAT(test.Pass().starts, IsEmpty());
+  test.queue.now += test.rules.elastic_wait;
+  EXPECT_THAT(TestQueue::Started(test.Pass()), ElementsAre(0));
 }
 
 TEST(QueuePassTest, AShortJobStartsBeforeOneThatWaitsForRoom) {
