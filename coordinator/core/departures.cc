@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "coordinator/core/command.h"
+#include "coordinator/core/healing.h"
+#include "coordinator/core/nodes.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -40,6 +42,21 @@ std::vector<Worker*> HeldBack(const Job& job, const std::vector<Worker*>& stayin
     if (!goes) held.push_back(worker);
   }
   return held;
+}
+
+void RetireUnseen(Context& context, Job& job) {
+  for (Slot& slot : job.slots) {
+    if (slot.vacant() || !slot.worker->leaving()) continue;
+    const Worker& worker = *slot.worker;
+    if (NodeInSight(context.state, worker, context.now)) continue;
+    const auto node = context.state.nodes.find(worker.node_id);
+    absl::Time since = worker.since;
+    if (node != context.state.nodes.end()) since = std::max(since, node->second.last_contact);
+    if (context.now - since <= SilenceLimit(context, job, worker)) continue;
+    Retire(context, job, slot, /*fault=*/0);
+    context.schedule = true;
+    context.touched_jobs.insert(job.id);
+  }
 }
 
 }  // namespace lockstep::coordinator

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who of several workers that are to leave a job goes first, where each has a part of the state
-// (train.zero_stage: 1). Each part is on two workers, on two hosts where there are several: those
-// of one host may leave together, or one. The others stay for a generation, in which those that
-// remain take over the parts that are left with one holder, and the next one is made at once.
-// Thread-safety: pure functions.
+// Workers that are to leave a job: who of several goes first, and whose end is not waited for.
+//
+// The first is asked where each has a part of the state (train.zero_stage: 1). Each part is on two
+// workers, on two hosts where there are several: those of one host may leave together, or one. The
+// others stay for a generation, in which those that remain take over the parts that are left with
+// one holder, and the next one is made at once.
+// Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COORDINATOR_CORE_DEPARTURES_H_
 #define LOCKSTEP_COORDINATOR_CORE_DEPARTURES_H_
 
@@ -19,6 +21,11 @@ namespace lockstep::coordinator {
 // one.
 std::vector<Worker*> HeldBack(const Job& job, const std::vector<Worker*>& staying,
                               const std::vector<Worker*>& leaving);
+
+// Takes those that were let go out of their places when their nodes have been out of sight for as
+// long as a silent worker has (SilenceLimit): others may be started there. Should their nodes come
+// back, they are ended.
+void RetireUnseen(Context& context, Job& job);
 
 }  // namespace lockstep::coordinator
 

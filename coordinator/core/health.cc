@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/command.h"
+#include "coordinator/core/departures.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/job_machine.h"
@@ -425,6 +426,7 @@ void CheckHealth(Context& context, Job& job) {
   CheckLeaving(context, job);
   CheckJoining(context, job);
   CheckNodes(context, job);
+  RetireUnseen(context, job);
 }
 
 void ForgivePause(Context& context) {
