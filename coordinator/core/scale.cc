@@ -40,10 +40,14 @@ absl::Status CheckScale(const Job& job, int workers) {
                                                  " (elastic.min_workers, elastic.max_workers)"));
 }
 
-// Checks whether the user may have so many more workers of the job.
+// Checks whether the user may have so many more workers of the job. Its spares, which count
+// already, work for as many of them, or make room (AddPlace).
 absl::Status CheckQuota(const Context& context, const Job& job, int more) {
-  if (more <= 0) return absl::OkStatus();
-  const std::string why = WhyNoMore(context.state, job, more);
+  const auto spares = std::count_if(job.slots.begin(), job.slots.end(),
+                                    [](const Slot& slot) { return slot.standby; });
+  const int besides = more - static_cast<int>(spares);
+  if (besides <= 0) return absl::OkStatus();
+  const std::string why = WhyNoMore(context.state, job, besides);
   if (why.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("job ", job.id, " cannot have ", Count(more, "worker"), " more: ", why));
@@ -82,8 +86,29 @@ void GiveUp(Job& job, int count) {
   }
 }
 
-// Takes a place back that was given up, lets a spare work, or opens a new place.
+// Gives a place up that is for a spare and has none which could work.
+void GiveUpSpare(Context& context, Job& job) {
+  const auto spare = std::find_if(job.slots.begin(), job.slots.end(),
+                                  [](const Slot& slot) { return slot.standby; });
+  if (spare == job.slots.end()) return;
+  spare->standby = spare->wanted = spare->lent = false;
+  if (spare->unplaced()) {
+    spare->worker.reset();
+  } else if (spare->worker && !spare->worker->leaving()) {
+    Retire(context, job, *spare, /*fault=*/0);
+  }
+}
+
+// Takes a place back that was given up, lets a spare work, or opens a new place; where its user may
+// have no more a spare works, or the place of one is given up for it.
 absl::Status AddPlace(Context& context, Job& job) {
+  if (!WhyNoMore(context.state, job, 1).empty()) {
+    if (Slot* spare = FindStandby(job)) {
+      spare->standby = false;
+      return absl::OkStatus();
+    }
+    GiveUpSpare(context, job);
+  }
   for (Slot& slot : job.slots) {
     if (slot.wanted || ComesBack(slot)) continue;
     slot.wanted = true;
