@@ -10,6 +10,7 @@
 #include "coordinator/core/files.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/questions.h"
+#include "coordinator/core/queue_view.h"
 #include "coordinator/core/quota.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/standby.h"
@@ -24,7 +25,7 @@ absl::Status CheckScale(const Job& job, int workers) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job.id, " cannot be scaled: ", job.reason));
   }
-  if (job.state == PENDING) {
+  if (job.state == PENDING && job.preemptions == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job.id, " has not started: ", job.reason));
   }
@@ -144,6 +145,20 @@ absl::Status AddPlace(Context& context, Job& job) {
   return absl::OkStatus();
 }
 
+// Of a job that was stopped for another and waits: it begins again with so many.
+void ScaleWaiting(Context& context, Job& job, int workers) {
+  const int before = job.wanted_workers();
+  context.effects.scaled.set_workers_before(before);
+  context.touched_jobs.insert(job.id);
+  if (workers == before) return;
+  job.scaled_to = workers;
+  job.ask = AskOf(job);
+  context.schedule = true;
+  AppendNotice(
+      context, job,
+      absl::StrCat("scaled from ", Count(before, "worker"), " to ", workers, ", while it waits"));
+}
+
 }  // namespace
 
 absl::Status Scale(Context& context, const ScaleRequested& event) {
@@ -152,6 +167,10 @@ absl::Status Scale(Context& context, const ScaleRequested& event) {
   if (!id.ok()) return id.status();
   Job* const job = FindJob(context.state, *id);
   if (absl::Status status = CheckScale(*job, event.workers); !status.ok()) return status;
+  if (job->state == PENDING) {
+    ScaleWaiting(context, *job, event.workers);
+    return absl::OkStatus();
+  }
   if (absl::Status status = CheckQuota(context, *job, event.workers - job->target_workers);
       !status.ok()) {
     return status;
