@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/command.h"
 #include "coordinator/core/departures.h"
@@ -269,6 +270,14 @@ void CheckStandstill(Context& context, Job& job) {
   Judge(context, job, *hung, absl::StrCat("no progress for ", DurationText(limit)));
 }
 
+// Says whom an ended generation waits for, which may take as long as the disk does.
+void TellSaving(Context& context, Job& job, const Worker& worker) {
+  const std::string who = absl::StrCat("; waits for rank ", worker.slot, " on ", worker.host,
+                                       ", which writes to its disk");
+  if (job.state != RECOVERING || absl::StrContains(job.reason, who)) return;
+  SetState(context, job, RECOVERING, absl::StrCat(job.reason, who));
+}
+
 // A survivor that does not leave an ended generation holds up all others, unless it writes to a
 // slow disk. One without a connection may have left and said so: its silence is judged, as that of
 // any other.
@@ -292,7 +301,10 @@ void CheckLeaving(Context& context, Job& job) {
     if (context.now - told < limit || Since(context, worker, told) < limit) continue;
     // It leaves when the disk has taken what it writes, and may hold what nobody else does.
     const bool saves = worker.progress.phase() == SAVING;
-    if (saves && Since(context, worker, worker.progress_moved) < limit) continue;
+    if (saves && Since(context, worker, worker.progress_moved) < limit) {
+      TellSaving(context, job, worker);
+      continue;
+    }
     Judge(context, job, worker,
           absl::StrCat("did not leave generation ", job.generation.message.generation(), " within ",
                        DurationText(limit)));
