@@ -16,6 +16,7 @@
 #include "coordinator/core/healing.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/open_faults.h"
 #include "coordinator/core/reachability.h"
 #include "coordinator/core/same_data.h"
 #include "coordinator/core/secrets.h"

@@ -2,10 +2,6 @@
 // What is done about a worker that failed: the job goes on without it and a replacement is started,
 // or the job ends. It ends when the failure would come again (wrong input, no memory, the same end
 // twice before the first step) or when the budget of failures without progress is spent.
-//
-// A failure is one fault with everything that fails until the next generation is formed: the first
-// one is named, the rest are its victims. It is named as soon as its agent has said how it ended,
-// which nobody waits for once the job has stepped.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COORDINATOR_CORE_HEALING_H_
 #define LOCKSTEP_COORDINATOR_CORE_HEALING_H_
@@ -21,24 +17,6 @@ void Heal(Context& context, Job& job);
 
 // Counts one failure without progress. Returns whether the job survives it.
 bool SpendRestart(Job& job);
-
-// A generation was formed after the open faults.
-void NoteGeneration(Context& context, Job& job);
-
-// A worker says how far it is in its generation: that it has the state, that it commits steps and
-// that it commits new ones tells what the failures before it cost.
-void NoteRecovery(Job& job, const WorkerHeartbeat& heartbeat, absl::Time now);
-
-// Names the open faults of which a rank is to blame that lives and that its peers lost: the next
-// generation, which is formed after this, knows nothing any more of who lost whom.
-void NameLostRanks(Context& context, Job& job);
-
-// Names the open faults whose workers' ends are known, or that have waited long enough; all of
-// them with `now`.
-void NameFaults(Context& context, Job& job, bool now);
-
-// The newest step that is known to be committed.
-int64_t NewestCommitted(const Job& job);
 
 // The worker of the place is no part of the job any more and is ended; the place is vacant. `fault`
 // says of which fault it is a part (0: of none).

@@ -14,6 +14,7 @@
 #include "coordinator/core/generation.h"
 #include "coordinator/core/handover.h"
 #include "coordinator/core/healing.h"
+#include "coordinator/core/open_faults.h"
 #include "coordinator/core/preemption.h"
 #include "coordinator/core/questions.h"
 #include "coordinator/core/queue_requests.h"

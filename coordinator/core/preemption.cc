@@ -12,6 +12,7 @@
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/journal.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/open_faults.h"
 #include "coordinator/core/queue_view.h"
 #include "coordinator/core/scheduler.h"
 #include "job/meaning/defaults.h"

@@ -10,7 +10,7 @@
 #include "coordinator/core/checkpoints.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
-#include "coordinator/core/healing.h"
+#include "coordinator/core/open_faults.h"
 #include "coordinator/core/reachability.h"
 #include "coordinator/core/returns.h"
 #include "coordinator/core/sessions.h"
