@@ -14,6 +14,10 @@ namespace {
 
 // A spare that ends is started again so much after its last start.
 constexpr absl::Duration kAgainAfter = absl::Seconds(10);
+// Room for one that is lacked is looked for so often, and less often where many jobs run: a look
+// goes over all of them, for their user's quota, and over all nodes.
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
+constexpr absl::Duration kLookForEach = absl::Milliseconds(10);
 
 // One that would end so again is given up, and with it the wish for any; for its node's data only
 // that node.
@@ -61,6 +65,9 @@ void KeepStandbys(Context& context, Job& job) {
       Replace(context, job, slot);
     }
   }
+  if (there >= wanted || context.now < job.look_for_spare_at) return;
+  const auto begun = static_cast<int64_t>(context.state.begun.size());
+  job.look_for_spare_at = context.now + std::max(kLookEvery, begun * kLookForEach);
   for (; there < wanted && !job.no_standby; ++there) {
     if (!WhyNoMore(context.state, job, 1).empty()) return;
     Slot* slot = AddSlot(context, job, /*may_wait=*/true, /*is_spare=*/true);

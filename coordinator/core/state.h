@@ -358,6 +358,8 @@ struct Job {
   absl::Time watched = absl::InfinitePast();  // when both were brought up to date
   // A spare cannot run; no other is tried.
   bool no_standby = false;
+  // No room is looked for before this for a spare that it lacks.
+  absl::Time look_for_spare_at = absl::InfinitePast();
   // No worker is started before this to relieve one on a node that is drained.
   absl::Time relieve_again = absl::InfinitePast();
   // All who hold the state are out of sight with their nodes.
