@@ -274,8 +274,11 @@ void CheckStandstill(Context& context, Job& job) {
 void TellSaving(Context& context, Job& job, const Worker& worker) {
   const std::string who = absl::StrCat("; waits for rank ", worker.slot, " on ", worker.host,
                                        ", which writes to its disk");
-  if (job.state != RECOVERING || absl::StrContains(job.reason, who)) return;
-  SetState(context, job, RECOVERING, absl::StrCat(job.reason, who));
+  if ((job.state != RUNNING && job.state != RECOVERING) || absl::StrContains(job.reason, who))
+    return;
+  const bool recovers = job.state == RECOVERING;
+  SetState(context, job, RECOVERING,
+           absl::StrCat(recovers ? job.reason : job.generation.abort_reason, who));
 }
 
 // A survivor that does not leave an ended generation holds up all others, unless it writes to a
