@@ -65,6 +65,33 @@ bool AwaitsCauses(Context& context, Job& job) {
   return awaits;
 }
 
+// Returns the fault that the failure of the place's worker is a part of; null: none yet. What fails
+// together is one failure: the members until the next generation, as those of a start, and others
+// that were there when it began, right after that. A replacement that fails is another.
+OpenFault* FaultOf(const Context& context, Job& job, const Slot& slot) {
+  const Worker& worker = *slot.worker;
+  const bool starts = slot.lives == job.lives + 1 && !HasActiveGeneration(job);
+  const bool pauses = MayStartLater(worker) && context.now < job.starts_again_at;
+  const bool together = IsMember(job, worker) || starts || pauses;
+  for (OpenFault& fault : job.open_faults) {
+    if (fault.next_generation != 0) continue;
+    if (together) return &fault;
+    if (worker.since < fault.began && context.now < SettledAt(context, fault.began)) return &fault;
+  }
+  return nullptr;
+}
+
+// Faults that no member is part of are over when none is going to be: the members went on without
+// the newcomers that failed, and lost nothing.
+void EndNewcomersFaults(const Context& context, Job& job) {
+  if (!HasActiveGeneration(job)) return;
+  for (OpenFault& fault : job.open_faults) {
+    if (fault.next_generation != 0 || context.now < SettledAt(context, fault.began)) continue;
+    fault.next_generation = fault.generation;
+    fault.to_next_step_ms = fault.replay_ms = 0;
+  }
+}
+
 void End(Context& context, Job& job, const Worker& worker, const std::string& note) {
   BeginEnding(context, job, FAILED, absl::StrCat("rank ", worker.slot, " failed: ", Cause(worker)),
               1);
@@ -228,10 +255,7 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
     End(context, job, worker, "it ended so before the first step once before");
     return false;
   }
-  // What fails together is one failure; a replacement that fails is another.
-  const bool together =
-      member || slot.lives == job.lives + 1 || (later && context.now < job.starts_again_at);
-  OpenFault* fault = together ? Unfollowed(job) : nullptr;
+  OpenFault* fault = FaultOf(context, job, slot);
   if (fault == nullptr) {
     if (!node_lost && !SpendRestart(job)) {
       End(context, job, worker,
@@ -242,13 +266,10 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
       return false;
     }
     fault = &BeginFault(context, job, worker);
-    if (!together && HasActiveGeneration(job)) {
-      // The others go on without it, and lose nothing.
-      fault->next_generation = fault->generation;
-      fault->to_next_step_ms = fault->replay_ms = 0;
-    }
-  } else if (fault->place > 0) {
-    AddVictim(job, *fault, worker.slot);
+  } else {
+    // The first member of it: the others went on until now.
+    if (member && HasActiveGeneration(job)) fault->committed = NewestCommitted(job);
+    if (fault->place > 0) AddVictim(job, *fault, worker.slot);
   }
   fault->failed = std::min(fault->failed, worker.failed_at);
   const std::string failed = SayFailed(job, worker);
@@ -358,6 +379,7 @@ void StartLife(Context& context, Job& job, Slot& slot) {
 
 void Heal(Context& context, Job& job) {
   if (IsCommand(job) && job.drain) return EndDraining(context, job);
+  EndNewcomersFaults(context, job);
   const int members = job.generation.message.members_size();
   const bool done = members > 0 && !job.generation.aborted && ResultIsThere(job);
   if (job.generation.aborted) TakeBackFinished(context, job);
