@@ -125,6 +125,11 @@ bool IsExcluded(const Job& job, const std::string& node_id, absl::Time now) {
   return found != job.excluded.end() && now < found->second.until;
 }
 
+bool HadOtherData(const Job& job, const std::string& node_id) {
+  const auto found = job.excluded.find(node_id);
+  return found != job.excluded.end() && found->second.other_data;
+}
+
 int UsedSlots(const State& state, const Node& node) {
   int used = 0;
   ForEachWorker(state, node, [&](const Worker&) { ++used; });

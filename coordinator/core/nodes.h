@@ -44,6 +44,8 @@ void NoteNodeFailure(Context& context, const std::string& node_id, const std::st
 
 // Returns whether no worker of the job is started on the node for now (Job::excluded).
 bool IsExcluded(const Job& job, const std::string& node_id, absl::Time now);
+// Returns whether the job's data was another there (Exclusion), and nobody has found it put back.
+bool HadOtherData(const Job& job, const std::string& node_id);
 
 // Slots of `node` that hold a worker which has not ended.
 int UsedSlots(const State& state, const Node& node);

@@ -15,6 +15,7 @@
 #include "coordinator/core/open_faults.h"
 #include "coordinator/core/queue_view.h"
 #include "coordinator/core/scheduler.h"
+#include "coordinator/core/standby.h"
 #include "job/meaning/defaults.h"
 
 namespace lockstep::coordinator {
@@ -127,7 +128,8 @@ void TakeLentBack(Context& context, Job& job) {
   if (job.drain || job.ending || job.final()) return;
   for (Slot& slot : job.slots) {
     if (!slot.lent || slot.worker) continue;  // who is there has not left yet
-    if (FindRoom(context, job, /*may_wait=*/true, slot.standby) == nullptr) continue;
+    if (slot.standby && !MayStartSpare(context.state, job)) continue;
+    if (FindRoom(context, job, /*may_wait=*/true) == nullptr) continue;
     slot.wanted = true;
     StartLife(context, job, slot);
     slot.lent = false;

@@ -98,8 +98,15 @@ std::vector<int> SparePlaces(const Job& job) {
   return spare;
 }
 
-// Returns whether the place is one of those that are the job's for good.
+bool HasProcess(const Slot& slot) {
+  return slot.worker && !slot.unplaced() && !slot.worker->gone();
+}
+
+// Returns whether the place is one of those that are the job's for good. A spare's is while it has
+// a process: the quota is asked again before there is another one, so that none of the user's jobs
+// waits for one that may not come.
 bool IsItsOwn(const Slot& slot) {
+  if (slot.standby) return HasProcess(slot);
   return (slot.wanted && slot.relieves < 0) || slot.lent || slot.returns;
 }
 
@@ -109,8 +116,7 @@ bool IsItsOwn(const Slot& slot) {
 int OwedTo(const Job& job) {
   if (job.ending || (job.drain && IsCommand(job))) return 0;
   return static_cast<int>(std::count_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
-    const bool has = slot.worker && !slot.unplaced() && !slot.worker->gone();
-    return !has && IsItsOwn(slot);
+    return !HasProcess(slot) && IsItsOwn(slot);
   }));
 }
 
@@ -124,7 +130,7 @@ void AddRunning(const Job& job, QueueView& view) {
   running.may_stop = !job.preempted;
   std::map<int, Taken> holds, leaving;  // by node
   for (const Slot& slot : job.slots) {
-    if (!slot.worker || slot.unplaced() || slot.worker->gone()) continue;
+    if (!HasProcess(slot)) continue;
     const Taken hold = HoldOf(view, *slot.worker);
     if (hold.node < 0) continue;
     Taken& sum = (slot.wanted ? holds : leaving)

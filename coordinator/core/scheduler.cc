@@ -17,6 +17,7 @@
 #include "coordinator/core/preemption.h"
 #include "coordinator/core/queue_requests.h"
 #include "coordinator/core/queue_view.h"
+#include "coordinator/core/standby.h"
 #include "coordinator/core/waiting.h"
 
 namespace lockstep::coordinator {
@@ -179,9 +180,8 @@ bool HasWorkerOn(const Job& job, const std::set<std::string>& nodes) {
 bool HasRoom(const Context& context, const Job& job, const Node& node, bool may_wait,
              bool other_data) {
   if (may_wait && context.state.kept_nodes.count(node.id) != 0) return false;
-  const auto excluded = job.excluded.find(node.id);
-  const bool had_other = excluded != job.excluded.end() && excluded->second.other_data;
-  return had_other == other_data && Room(context.state, job, node, context.now) > 0;
+  return HadOtherData(job, node.id) == other_data &&
+         Room(context.state, job, node, context.now) > 0;
 }
 
 // Returns whether a worker of the job that relieves another may have a node that is kept: one of
@@ -236,10 +236,10 @@ void PlaceUnplaced(Context& context, Job& job) {
     }
     return nullptr;
   };
-  // A spare is not worth a try there.
   const auto find = [&](bool is_spare, bool may_wait) -> Node* {
-    Node* const node = look(may_wait ? 1 : 0, may_wait, /*other_data=*/false);
-    return node != nullptr || is_spare ? node : look(may_wait ? 3 : 2, may_wait, true);
+    Node* node = look(may_wait ? 1 : 0, may_wait, /*other_data=*/false);
+    if (node == nullptr) node = look(may_wait ? 3 : 2, may_wait, /*other_data=*/true);
+    return node != nullptr && is_spare && !MayStartSpare(state, job) ? nullptr : node;
   };
   bool placed = false;
   for (Slot& slot : job.slots) {
@@ -330,13 +330,12 @@ bool WaitsForNode(const Job& job) {
 }
 
 void PlaceLife(Context& context, const Job& job, Slot& slot) {
-  PlaceBy(context, job, slot,
-          [&](bool may_wait) { return FindRoom(context, job, may_wait, slot.standby); });
+  PlaceBy(context, job, slot, [&](bool may_wait) { return FindRoom(context, job, may_wait); });
 }
 
-Node* FindRoom(Context& context, const Job& job, bool may_wait, bool is_spare) {
+Node* FindRoom(Context& context, const Job& job, bool may_wait, bool same_data) {
   for (const bool other_data : {false, true}) {
-    if (other_data && is_spare) break;
+    if (other_data && same_data) break;
     for (auto& [id, node] : context.state.nodes) {
       if (HasRoom(context, job, node, may_wait, other_data)) return &node;
     }
@@ -358,9 +357,9 @@ Node* FindRoomToRelieve(Context& context, const Job& job, const Worker& relieved
   return nullptr;
 }
 
-Slot* AddSlot(Context& context, Job& job, bool may_wait, bool is_spare) {
+Slot* AddSlot(Context& context, Job& job, bool may_wait) {
   if (job.slots.size() >= static_cast<size_t>(kMaxWorkers)) return nullptr;
-  const Node* const node = FindRoom(context, job, may_wait, is_spare);
+  const Node* const node = FindRoom(context, job, may_wait);
   if (node == nullptr) return nullptr;
   Slot& slot = job.slots.emplace_back();
   slot.lives = job.lives;

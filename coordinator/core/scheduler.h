@@ -32,9 +32,9 @@ bool WaitsForNode(const Job& job);
 void PlaceLife(Context& context, const Job& job, Slot& slot);
 
 // A node with room for one more worker of the job; those whose data was another come last, and not
-// at all for a spare. `may_wait`: the job goes on without it, so it leaves the nodes alone that are
-// kept for a job which waits. Null: there is none.
-Node* FindRoom(Context& context, const Job& job, bool may_wait = false, bool is_spare = false);
+// at all with `same_data`. `may_wait`: the job goes on without it, so it leaves the nodes alone
+// that are kept for a job which waits. Null: there is none.
+Node* FindRoom(Context& context, const Job& job, bool may_wait = false, bool same_data = false);
 
 // The same for a worker that is to relieve one on a drained node, which does not wait: only a node
 // that is kept for a job of higher priority is left alone, unless the agent of `relieved` leaves,
@@ -43,7 +43,7 @@ Node* FindRoomToRelieve(Context& context, const Job& job, const Worker& relieved
 
 // Opens one more place for a worker, on a node that has room for the job; it has no life yet. Null:
 // there is no such node, or the job has all the places that it may have.
-Slot* AddSlot(Context& context, Job& job, bool may_wait = false, bool is_spare = false);
+Slot* AddSlot(Context& context, Job& job, bool may_wait = false);
 
 }  // namespace lockstep::coordinator
 

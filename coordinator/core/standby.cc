@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/healing.h"
+#include "coordinator/core/nodes.h"
 #include "coordinator/core/quota.h"
 #include "coordinator/core/scheduler.h"
 
@@ -38,7 +39,7 @@ void Replace(Context& context, Job& job, Slot& slot) {
   }
   if (context.now < slot.worker->since + kAgainAfter) return;
   Retire(context, job, slot, /*fault=*/0);
-  StartLife(context, job, slot);
+  if (MayStartSpare(context.state, job)) StartLife(context, job, slot);
 }
 
 // Returns whether no failure is being healed: a spare that starts takes time from those who heal
@@ -51,6 +52,8 @@ bool IsCalm(const Job& job) {
 
 }  // namespace
 
+bool MayStartSpare(const State& state, const Job& job) { return WhyNoMore(state, job, 1).empty(); }
+
 void KeepStandbys(Context& context, Job& job) {
   const int wanted = job.spec().resources().standby();
   if (wanted <= 0 || !job.stepped || job.drain || job.no_standby) return;
@@ -60,7 +63,7 @@ void KeepStandbys(Context& context, Job& job) {
     ++there;
     if (slot.lent) continue;  // the next one starts there when no job waits for its room
     if (slot.vacant()) {
-      if (IsCalm(job)) StartLife(context, job, slot);
+      if (IsCalm(job) && MayStartSpare(context.state, job)) StartLife(context, job, slot);
     } else if (Failed(*slot.worker)) {
       Replace(context, job, slot);
     }
@@ -69,8 +72,8 @@ void KeepStandbys(Context& context, Job& job) {
   const auto begun = static_cast<int64_t>(context.state.begun.size());
   job.look_for_spare_at = context.now + std::max(kLookEvery, begun * kLookForEach);
   for (; there < wanted && !job.no_standby; ++there) {
-    if (!WhyNoMore(context.state, job, 1).empty()) return;
-    Slot* slot = AddSlot(context, job, /*may_wait=*/true, /*is_spare=*/true);
+    if (!MayStartSpare(context.state, job)) return;
+    Slot* slot = AddSlot(context, job, /*may_wait=*/true);
     if (slot == nullptr) return;
     slot->standby = true;
     StartLife(context, job, *slot);
@@ -83,6 +86,7 @@ Slot* FindStandby(Job& job) {
     if (!slot.standby || slot.vacant() || slot.unplaced()) continue;
     const Worker& worker = *slot.worker;
     if (!worker.serves() || Failed(worker)) continue;
+    if (!worker.ready && HadOtherData(job, worker.node_id)) continue;  // it may end for that again
     const bool better = best == nullptr || (worker.ready && !best->worker->ready) ||
                         (worker.ready.has_value() == best->worker->ready.has_value() &&
                          worker.since < best->worker->since);

@@ -12,6 +12,10 @@
 
 namespace lockstep::coordinator {
 
+// Returns whether the quota of the job's user has room for one more spare. One that has no process
+// counts against none, so this is asked each time before there is one.
+bool MayStartSpare(const State& state, const Job& job);
+
 // Opens places for the spares that the job wants and lacks, and starts failed ones again.
 void KeepStandbys(Context& context, Job& job);
 
