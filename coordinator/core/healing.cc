@@ -184,6 +184,11 @@ std::string Refill(Context& context, Job& job, Slot& slot) {
     slot.wanted = false;
     return "the one that was to relieve it takes over";
   }
+  // The only worker stays wanted until the one that relieves it has the state, and is one too many
+  // then.
+  const auto works =
+      std::count_if(job.slots.begin(), job.slots.end(), [](const Slot& s) { return s.works(); });
+  if (slot.works() && works > job.target_workers) slot.wanted = false;
   if (slot.wanted && TakeOver(job, slot)) return "a standby takes over";
   if (!slot.wanted) {
     context.schedule = true;  // its user may have more now
