@@ -118,14 +118,24 @@ bool AnyElsewhere(const Job& job, const Worker& worker, bool (*is_one)(const Wor
   });
 }
 
+// Returns whether another node than this worker's may have the job's data as they were.
+bool AnyOtherNode(const Context& context, const Job& job, const Worker& worker) {
+  const auto& nodes = context.state.nodes;
+  return std::any_of(nodes.begin(), nodes.end(), [&](const auto& entry) {
+    return entry.first != worker.node_id && !HadOtherData(job, entry.first) &&
+           IsFor(job, entry.second, context.now);
+  });
+}
+
 // Returns whether the failure, which would come again on that node, costs the job only the node:
 // one that is no member yet has nothing that the others lack. What a member meets is the job's own,
 // and so is what all hosts of a job that begins meet: a file that is nowhere.
-bool CostsTheNode(const Job& job, const Worker& worker) {
+bool CostsTheNode(const Context& context, const Job& job, const Worker& worker) {
   if ((!IsForGood(worker) && !MayStartLater(worker)) || IsMember(job, worker)) return false;
-  // Only what the run has saved or others have opened can say so; the run is not at fault.
+  // Only what the run has saved or others have opened can say so; the run is not at fault. Without
+  // anybody who holds the state, and another node to try, there is nothing to wait for.
   if (HasOtherData(worker) && !worker.refused && job.generation.message.generation() != 0) {
-    return true;
+    return AnyHolder(job) || AnyOtherNode(context, job, worker);
   }
   return OthersHold(job, worker) ||
          AnyElsewhere(job, worker, [](const Worker& other) { return other.ready.has_value(); });
@@ -133,11 +143,11 @@ bool CostsTheNode(const Job& job, const Worker& worker) {
 
 // Returns whether some failed worker's cause may be its host's alone, which the other hosts will
 // show.
-bool AwaitsOtherHosts(const Job& job) {
+bool AwaitsOtherHosts(const Context& context, const Job& job) {
   return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
     if (slot.vacant() || slot.aside()) return false;
     const Worker& worker = *slot.worker;
-    if (!Failed(worker) || !IsForGood(worker) || CostsTheNode(job, worker)) {
+    if (!Failed(worker) || !IsForGood(worker) || CostsTheNode(context, job, worker)) {
       return false;
     }
     return AnyElsewhere(job, worker, [](const Worker& other) { return !other.ready.has_value(); });
@@ -243,7 +253,7 @@ void StartLater(Context& context, Job& job, const Worker& worker) {
 bool HealOne(Context& context, Job& job, Slot& slot) {
   const Worker& worker = *slot.worker;
   const bool member = IsMember(job, worker);
-  if (CostsTheNode(job, worker)) {
+  if (CostsTheNode(context, job, worker)) {
     Exclude(context, job, worker);
     Retire(context, job, slot, /*fault=*/0);
     Refill(context, job, slot);
@@ -390,7 +400,7 @@ void Heal(Context& context, Job& job) {
   if (job.generation.aborted) TakeBackFinished(context, job);
   const bool missed = !done && AnyFailed(job);  // else the result is safe, or nobody is
   if (missed && (AwaitsAccounts(context, job) || AwaitsCauses(context, job))) return;
-  if (missed && AwaitsOtherHosts(job)) return;
+  if (missed && AwaitsOtherHosts(context, job)) return;
   if (missed) {
     for (Slot* slot : FailedSlots(job)) {
       if (!HealOne(context, job, *slot)) return;
@@ -399,7 +409,7 @@ void Heal(Context& context, Job& job) {
   for (const Worker& worker : job.former) {
     // It said why only after its agent had said that it died.
     if (worker.fault == 0 || !worker.failed || !IsForGood(worker)) continue;
-    if (!CostsTheNode(job, worker)) return End(context, job, worker, "");
+    if (!CostsTheNode(context, job, worker)) return End(context, job, worker, "");
     Exclude(context, job, worker);
   }
   NameFaults(context, job, false);

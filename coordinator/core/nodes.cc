@@ -217,6 +217,13 @@ bool TakesWork(const State& state, const Node& node, absl::Time now) {
          !IsLeftOut(node.trust, now);
 }
 
+// Returns whether the node has the labels that the job asks for, and serves no other job alone.
+bool Serves(const Node& node, const Job& job) {
+  if (node.is_private && !node.private_job.empty() && node.private_job != job.id) return false;
+  const std::map<std::string, std::string>& labels = job.ask->labels;
+  return std::includes(node.labels.begin(), node.labels.end(), labels.begin(), labels.end());
+}
+
 }  // namespace
 
 NodeFacts FactsOf(const State& state, const Node& node, absl::Time now) {
@@ -244,13 +251,18 @@ Free FreeOn(const State& state, const Node& node, const Job* job) {
   return free;
 }
 
+bool IsFor(const Job& job, const Node& node, absl::Time now) {
+  if (!WhyNoWork(node, now).empty() || !Serves(node, job)) return false;
+  NodeFacts facts;
+  facts.slots = node.slots;
+  facts.gpus = static_cast<int>(GpusOf(node).size());
+  const NodePool pool{{facts}, {}};
+  return Room(*job.ask, facts, Whole(pool).front()) > 0;
+}
+
 int Room(const State& state, const Job& job, const Node& node, absl::Time now) {
   if (!TakesWork(state, node, now)) return 0;
-  if (IsExcluded(job, node.id, now)) return 0;
-  if (node.is_private && !node.private_job.empty() && node.private_job != job.id) return 0;
-  const std::map<std::string, std::string>& labels = job.ask->labels;
-  if (!std::includes(node.labels.begin(), node.labels.end(), labels.begin(), labels.end()))
-    return 0;
+  if (IsExcluded(job, node.id, now) || !Serves(node, job)) return 0;
   return Room(*job.ask, FactsOf(state, node, now), FreeOn(state, node, &job));
 }
 
