@@ -149,6 +149,7 @@ absl::Status Damaged(const std::string& key) {
 absl::Status RestorePlaces(const std::string& id, const Places& places, absl::Time now, Job& job) {
   const size_t count = std::max(static_cast<size_t>(places.count), places.rows.size());
   job.slots.reserve(places.rows.size());
+  const bool of_earlier = job.left_nodes.empty();
   for (size_t i = 0; i < count; ++i) {
     const auto row = places.rows.find(static_cast<int>(i));
     if (row == places.rows.end()) {
@@ -158,7 +159,10 @@ absl::Status RestorePlaces(const std::string& id, const Places& places, absl::Ti
     if (!record.ParseFromString(row->second->value) || record.slot() != row->first) {
       return Damaged(row->second->key);
     }
-    FromRecord(record, job.slots.emplace_back(), now);
+    Slot& slot = job.slots.emplace_back();
+    FromRecord(record, slot, now);
+    // An earlier version noted no nodes that were left: a place that is vacant says where it was.
+    if (of_earlier && slot.vacant() && !slot.node_id.empty()) job.left_nodes.insert(slot.node_id);
   }
   return absl::OkStatus();
 }

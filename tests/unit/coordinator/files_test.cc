@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "tests/unit/coordinator/cluster.h"
 
@@ -47,6 +48,34 @@ TEST(FilesTest, AreOnTheNodesThatTheWorkersWereOn) {
   const absl::Status away = FileSender(cluster.state_, "j", node, cluster.now_).status();
   EXPECT_EQ(away.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(away.message()), HasSubstr("is away"));
+}
+
+// The version before had the node of one who had left in the row of its place alone.
+TEST(FilesTest, AVacantPlaceOfAnEarlierVersionSaysWhereItsWorkerWas) {
+  Cluster cluster(2, 2);
+  cluster.Submit("j", 1, 2);
+  cluster.Quiet();
+  const std::string node = cluster.job("j").slots[0].node_id;
+  const std::string left = node == "n0" ? "n1" : "n0";
+  std::vector<Row> rows;
+  for (const auto& [key, value] : cluster.rows_) {
+    rows.push_back({key, value});
+    if (key != "worker/j/1") continue;
+    WorkerRecord record;
+    record.set_slot(1);
+    record.set_lives(1);
+    record.set_left(true);
+    record.set_node_id(left);
+    record.mutable_exited()->set_peak_rss_bytes(1);
+    ASSERT_TRUE(record.SerializeToString(&rows.back().value));
+  }
+  const absl::StatusOr<State> state = Restore(rows, Options(), cluster.now_);
+  ASSERT_TRUE(state.ok()) << state.status();
+  const FindFilesResponse found = *FindFiles(*state, "j", cluster.now_);
+  ASSERT_EQ(found.nodes_size(), 1);
+  EXPECT_EQ(found.nodes(0).node_id(), node);
+  ASSERT_EQ(found.left_nodes_size(), 1);
+  EXPECT_EQ(found.left_nodes(0).node_id(), left);
 }
 
 }  // namespace
