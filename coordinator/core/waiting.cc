@@ -29,6 +29,8 @@ std::string SayWanted(const Job& job) {
                             ? absl::StrCat(", ", Count(job.spec().train().shards(), "worker"),
                                            " at most (train.shards)")
                             : "");
+  } else if (job.ask->anywhere) {
+    text = absl::StrCat(Count(job.wanted_workers(), "slot"), " on any nodes");
   } else {
     const std::vector<int>& counts = job.ask->counts;
     const bool even = std::all_of(counts.begin(), counts.end(),
@@ -64,6 +66,7 @@ std::string WhatWouldHelp(NodesBy by, const Job& job, int nodes, int largest) {
                         resources.nproc_by() == "gpu" ? " on a host with GPUs" : "",
                         ", or submit with more train.shards or with a number of workers");
   }
+  if (job.ask->anywhere) return absl::StrCat("start another with ", starter);
   std::string text;
   if (largest < per_node && by == NodesBy::kJoin) {
     absl::StrAppend(&text, "no node has ", Count(per_node, "slot"),
