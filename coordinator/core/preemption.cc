@@ -129,7 +129,7 @@ void TakeLentBack(Context& context, Job& job) {
   for (Slot& slot : job.slots) {
     if (!slot.lent || slot.worker) continue;  // who is there has not left yet
     if (slot.standby && !MayStartSpare(context.state, job)) continue;
-    if (FindRoom(context, job, /*may_wait=*/true) == nullptr) continue;
+    if (FindRoom(context, job, /*may_wait=*/true) == nullptr) return;  // nor for the next one
     slot.wanted = true;
     StartLife(context, job, slot);
     slot.lent = false;
