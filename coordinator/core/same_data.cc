@@ -66,8 +66,10 @@ void NoteSameData(const Members& members, Job& job) {
   for (const Worker* worker : members) {
     if (IsMember(job, *worker)) continue;  // it may have opened them before they were others
     const auto excluded = job.excluded.find(worker->node_id);
-    // One that was there before it was found out has opened what was there before.
-    if (excluded == job.excluded.end() || worker->since < excluded->second.until) continue;
+    if (excluded == job.excluded.end()) continue;
+    // One that was there before it was found out has opened what was there before. Of one that was
+    // there before a restart of the coordinator nothing says since when.
+    if (worker->since < excluded->second.until || worker->since <= job.forgiven) continue;
     excluded->second.other_data = false;
   }
 }
