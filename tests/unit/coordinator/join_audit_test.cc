@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
@@ -20,8 +21,12 @@ using ::testing::HasSubstr;
 
 class JoinAuditTest : public testing::Test {
  protected:
-  JoinAuditTest() { std::filesystem::remove(file_); }
-  ~JoinAuditTest() override { std::filesystem::remove(file_); }
+  ~JoinAuditTest() override { std::filesystem::remove_all(folder_); }
+
+  static std::string NewFolder() {
+    std::string folder = testing::TempDir() + "join_auditXXXXXX";
+    return mkdtemp(folder.data());
+  }
 
   static AgentMessage Hello(const std::string& node) {
     AgentMessage message;
@@ -47,7 +52,8 @@ class JoinAuditTest : public testing::Test {
     return lines;
   }
 
-  const std::string file_ = testing::TempDir() + "join_audit.jsonl";
+  const std::string folder_ = NewFolder();
+  const std::string file_ = folder_ + "/join_audit.jsonl";
   Audit audit_{file_, Clock::Real()};
   JoinAudit joins_{&audit_, Requester()};
 };
