@@ -98,10 +98,6 @@ std::vector<int> SparePlaces(const Job& job) {
   return spare;
 }
 
-bool HasProcess(const Slot& slot) {
-  return slot.worker && !slot.unplaced() && !slot.worker->gone();
-}
-
 // Returns whether the place is one of those that are the job's for good. A spare's is while it has
 // a process: the quota is asked again before there is another one, so that none of the user's jobs
 // waits for one that may not come.
@@ -310,6 +306,10 @@ std::shared_ptr<const Ask> AskOf(const Job& job) {
   ask->order = job.submit_order;
   SetShape(*ask);
   return ask;
+}
+
+bool HasProcess(const Slot& slot) {
+  return slot.worker && !slot.unplaced() && !slot.worker->gone();
 }
 
 int SlotsOf(const Job& job) {

@@ -21,8 +21,11 @@ std::shared_ptr<const Ask> AskOf(const Job& job);
 // The job may start as far as it depends on itself: it waits, is not held and needs no other's end.
 bool IsReady(const Job& job);
 
-// Returns what a job that has started has of its user's quota: its workers and spares, those that
-// it is yet to get as well.
+// Returns whether a worker of the place runs on a node, or is to.
+bool HasProcess(const Slot& slot);
+
+// Returns what a job that has started has of its user's quota: its workers, those that it is yet to
+// get as well, and those of its spares that have a process.
 int SlotsOf(const Job& job);
 
 struct QueueView {

@@ -41,11 +41,12 @@ absl::Status CheckScale(const Job& job, int workers) {
                                                  " (elastic.min_workers, elastic.max_workers)"));
 }
 
-// Checks whether the user may have so many more workers of the job. Its spares, which count
-// already, work for as many of them, or make room (AddPlace).
+// Checks whether the user may have so many more workers of the job. Its spares that count already
+// work for as many of them, or make room (AddPlace).
 absl::Status CheckQuota(const Context& context, const Job& job, int more) {
-  const auto spares = std::count_if(job.slots.begin(), job.slots.end(),
-                                    [](const Slot& slot) { return slot.standby; });
+  const auto spares = std::count_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    return slot.standby && HasProcess(slot);
+  });
   const int besides = more - static_cast<int>(spares);
   if (besides <= 0) return absl::OkStatus();
   const std::string why = WhyNoMore(context.state, job, besides);
