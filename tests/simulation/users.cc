@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/simulation/users.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
@@ -47,7 +48,7 @@ void Users::Next() {
 }
 
 void Users::Scale(SimulatedJob& job) {
-  const int most = job.request.spec().elastic().max_workers();
+  const int most = std::max(1, job.request.spec().elastic().max_workers());  // 0: none is said
   const int workers = static_cast<int>(random_.Between(1, most));
   world_->Say(absl::StrCat(job.accepted, " is to have ", workers, " workers"));
   job.scaled = true;
