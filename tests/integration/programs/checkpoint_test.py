@@ -287,8 +287,14 @@ class Checkpoints(harness.ProgramTest):
             else:  # the others keep their state and wait until somebody puts the file back
                 refused = "train.data: train.csv is not what it was when this run began"
                 self.assertTrue(any(refused in line for line in child.stderr))
-                child.kill()
-                child.communicate()
+                for process in self.processes("worker"):  # nobody has the state any more
+                    process.kill()
+                code, _, err = self.finish(child, 60)
+                self.assertNotEqual(code, 0)
+                self.assertIn(refused, err)
+                self.unpace()
+                self.write("train.csv", rows)
+                self.assertEqual(self.outcome(self.train_and_tell(path)[0]), wanted)
         self.assert_nothing_left()
 
     def test_data_that_is_replaced_in_a_run_without_checkpoints_is_said(self):
