@@ -88,7 +88,7 @@ absl::StatusOr<std::vector<std::string>> FilesIn(const std::string& folder) {
   std::error_code error;
   fs::recursive_directory_iterator it(folder, error);
   for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
-    if (fs::is_regular_file(it->symlink_status(error))) paths.push_back(it->path().string());
+    if (!it->is_symlink(error) && it->is_regular_file(error)) paths.push_back(it->path().string());
   }
   if (error) {
     return absl::FailedPreconditionError(

@@ -171,7 +171,8 @@ class Text {
     std::vector<std::string> names;
     fs::recursive_directory_iterator it(path, error);
     for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
-      if (fs::is_regular_file(it->symlink_status(error))) names.push_back(it->path().string());
+      if (!it->is_symlink(error) && it->is_regular_file(error))
+        names.push_back(it->path().string());
     }
     if (error) {
       return absl::FailedPreconditionError(
