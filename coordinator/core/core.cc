@@ -15,6 +15,7 @@
 #include "coordinator/core/health.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/journal.h"
+#include "coordinator/core/nodes.h"
 #include "coordinator/core/queue_requests.h"
 #include "coordinator/core/retention.h"
 #include "coordinator/core/scale.h"
@@ -173,11 +174,24 @@ void LookAtQueue(Context& context, const std::set<std::string>& looked_at) {
   for (const std::string& id : looked_at) PlaceRecovering(context, state.jobs.at(id));
 }
 
+// A node that falls silent takes room from who counted on it, and no message says so. One that
+// speaks again is seen by what it says.
+void LookForSilentNodes(Context& context) {
+  State& state = context.state;
+  if (context.now < state.looked_at_nodes + kLookAtNodesEvery) return;
+  state.looked_at_nodes = context.now;
+  const int64_t silent = std::count_if(state.nodes.begin(), state.nodes.end(), [&](const auto& it) {
+    return it.second.session != 0 && !InSight(state, it.second, context.now);
+  });
+  if (silent > std::exchange(state.silent_nodes, silent)) context.schedule = true;
+}
+
 // Returns what is to be done now, with what waited for it.
 Effects Settle(Context& context) {
   State& state = context.state;
   TouchOwed(context);
   ForgetNodes(context);
+  LookForSilentNodes(context);
   for (const auto& [at, id] : state.checks) {
     if (at > context.now) break;
     context.touched_jobs.insert(id);

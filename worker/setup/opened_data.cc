@@ -30,7 +30,11 @@ absl::Status OpenedData::Open(const JobSpec& job, bool over_hosts, ProgressBoard
   LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(job.train()));
   const bool evaluates = job.train().eval().every() != "never";
   const auto open = [&]() -> absl::Status {
+    data_ = {};  // its memory and mappings are not held twice
     LS_ASSIGN_OR_RETURN(data_, OpenJobData(job));
+    board->Moved();
+    if (!over_hosts) return absl::OkStatus();
+    LS_ASSIGN_OR_RETURN(files_, data::FingerprintFiles(source, {.test = evaluates}));
     board->Moved();
     return absl::OkStatus();
   };
@@ -42,9 +46,7 @@ absl::Status OpenedData::Open(const JobSpec& job, bool over_hosts, ProgressBoard
     stamp_ = stamp;
     return absl::OkStatus();
   }
-  LS_ASSIGN_OR_RETURN(files_, data::FingerprintFiles(source, {.test = evaluates}));
   if (identity_ != nullptr) identity_->Know(files_);
-  board->Moved();
   return absl::OkStatus();
 }
 

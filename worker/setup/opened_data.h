@@ -25,8 +25,9 @@ namespace lockstep::worker {
 // Returns whether the job saves checkpoints.
 bool SavesCheckpoints(const JobSpec& job);
 
-// Opens files by `open`, once more if what `stamp` says of them was another thing afterwards:
-// opening may take long, and what is told of the files is to be of what was opened. Returns what
+// Opens files by `open`, which also reads them for what is told of them, once more if what `stamp`
+// says of them was another thing afterwards: that may take long, and what is told of the files is
+// to be of what was opened. Returns what
 // `stamp` said before they were opened for the last time; it asks the file system about each file,
 // which on a slow one takes long, and is called as seldom as can be. Errors: those of `open`.
 absl::StatusOr<uint64_t> OpenUnchanged(absl::FunctionRef<uint64_t()> stamp,
