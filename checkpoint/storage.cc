@@ -90,6 +90,14 @@ class DiskHold : public Storage::Hold {
   const UniqueFd fd_;  // the lock is the descriptor's
 };
 
+// Returns whether `path` names what `fd` is open for.
+bool IsAt(int fd, const std::string& path) {
+  struct stat opened {
+  }, there{};
+  return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         opened.st_dev == there.st_dev && opened.st_ino == there.st_ino;
+}
+
 std::string ParentOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == 0 ? "/" : path.substr(0, slash);
@@ -299,6 +307,8 @@ class DiskStorage : public Storage {
     if (!fd.valid()) fd.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!fd.valid()) return Failed("open", path);
     if (::flock(fd.get(), (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0) {
+      // Who held it alone before may have removed it: then this is a hold of nothing.
+      if (!IsAt(fd.get(), path)) return absl::NotFoundError(absl::StrCat(path, " was removed"));
       return std::make_unique<DiskHold>(std::move(fd));
     }
     if (errno == EWOULDBLOCK) return std::unique_ptr<Hold>();

@@ -81,7 +81,7 @@ class Storage {
   // A symbolic link to `target`, which replaces what had its name.
   virtual absl::Status Point(const std::string& link, const std::string& target) = 0;
   // Any number of shared holds, or one exclusive. Null: somebody else holds what is at `path`. Does
-  // not block.
+  // not block. Errors: NotFound also when somebody removed or replaced it meanwhile.
   virtual absl::StatusOr<std::unique_ptr<Hold>> TakeHold(const std::string& path,
                                                          bool exclusive) = 0;
 

@@ -99,9 +99,6 @@ absl::Status CheckpointJob::MakeHeldFolder() {
     if (absl::IsNotFound(hold.status())) continue;
     LS_RETURN_IF_ERROR(hold.status());
     if (*hold == nullptr) continue;
-    const absl::Status there = storage->List(saving_path()).status();
-    if (absl::IsNotFound(there)) continue;
-    LS_RETURN_IF_ERROR(there);
     hold_ = *std::move(hold);
     return absl::OkStatus();
   }

@@ -4,10 +4,12 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -95,6 +97,32 @@ TEST_F(StorageTest, AFileIsTheOneThatIsWantedOrAnotherOrNotKnown) {
   RecordingStorage failing;
   failing.BeforeReads([](const std::string& name) { return ErrnoStatus(ESTALE, name); });
   EXPECT_EQ(MatchFile(&failing, path, Sha256Hex("weights"), nullptr), FileMatch::kUnknown);
+}
+
+// Who removes what nobody holds, and who makes it anew and holds it, meet at any point.
+TEST(StorageHoldTest, WhatIsHeldIsThere) {
+  Storage* const disk = Storage::Disk();
+  const std::string path = absl::StrCat(::testing::TempDir(), "/held-", ::getpid());
+  std::atomic<bool> done = false;
+  std::jthread remover([&] {
+    while (!done) {
+      const auto hold = disk->TakeHold(path, /*exclusive=*/true);
+      if (hold.ok() && *hold != nullptr) EXPECT_TRUE(disk->Remove(path).ok());
+    }
+  });
+  int held = 0, lost = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    EXPECT_TRUE(disk->MakeFolder(path).ok());
+    const auto hold = disk->TakeHold(path, /*exclusive=*/false);
+    if (!hold.ok() || *hold == nullptr) continue;
+    ++held;
+    lost += disk->Create(path + "/file").ok() ? 0 : 1;
+  }
+  done = true;
+  remover.join();
+  EXPECT_GT(held, 0);
+  EXPECT_EQ(lost, 0);
+  EXPECT_TRUE(disk->Remove(path).ok());
 }
 
 }  // namespace
