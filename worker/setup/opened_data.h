@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The job's data as a worker opened it when it started, and what it tells of it: to the
-// coordinator, and in checkpoints. Thread-safety: the main thread's; Identity() may be used by
-// others, as it says.
+// coordinator, and in checkpoints. Thread-safety: thread-compatible; what identity() returns is
+// thread-safe.
 #ifndef LOCKSTEP_WORKER_SETUP_OPENED_DATA_H_
 #define LOCKSTEP_WORKER_SETUP_OPENED_DATA_H_
 
@@ -44,7 +44,7 @@ class OpenedData {
   const JobData& data() const { return data_; }
   // Of a job that saves checkpoints; else null.
   DataIdentity* identity() const { return identity_.get(); }
-  // What the files hold was compared with what the run began with.
+  // Notes that what the files hold was compared with what the run began with.
   void NoteCompared() { stamp_ = 0; }
   // Adds to a worker's word to the coordinator what its data is.
   void Tell(WorkerReady* ready) const;
