@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -180,10 +181,14 @@ void LookForSilentNodes(Context& context) {
   State& state = context.state;
   if (context.now < state.looked_at_nodes + kLookAtNodesEvery) return;
   state.looked_at_nodes = context.now;
-  const int64_t silent = std::count_if(state.nodes.begin(), state.nodes.end(), [&](const auto& it) {
-    return it.second.session != 0 && !InSight(state, it.second, context.now);
-  });
-  if (silent > std::exchange(state.silent_nodes, silent)) context.schedule = true;
+  std::set<std::string> silent;
+  for (const auto& [id, node] : state.nodes) {
+    if (node.session != 0 && !InSight(state, node, context.now)) silent.insert(id);
+  }
+  const bool more = !std::includes(state.silent_nodes.begin(), state.silent_nodes.end(),
+                                   silent.begin(), silent.end());
+  if (more) context.schedule = true;
+  state.silent_nodes = std::move(silent);
 }
 
 // Returns what is to be done now, with what waited for it.

@@ -133,12 +133,15 @@ void DropReliefs(Context& context, Job& job) {
 // Places whose workers left, or need not leave any more. The job goes on without the next one, so
 // that waits for a node that is kept for no other job.
 void TakeBack(Context& context, Job& job) {
+  bool no_room = false;  // for one, and so for all
   for (Slot& slot : job.slots) {
     if (!slot.returns) continue;
     if (CountSlots(job, [](const Slot& s) { return s.works(); }) >= job.target_workers) {
       slot.returns = false;  // the job was scaled down meanwhile
     } else if (slot.vacant()) {
-      if (FindRoom(context, job, /*may_wait=*/true) == nullptr) continue;
+      slot.node_id.clear();  // it has nothing there any more
+      no_room = no_room || FindRoom(context, job, /*may_wait=*/true) == nullptr;
+      if (no_room) continue;
       slot.wanted = true;
       StartLife(context, job, slot);
       slot.returns = false;
@@ -165,15 +168,8 @@ void MoveNewcomer(Context& context, Job& job, Slot& slot) {
 // A new place, or one that was given up, for a worker that relieves that of place `index`.
 void OpenRelief(Context& context, Job& job, int index) {
   if (context.now < job.relieve_again) return;
-  auto place = std::find_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
-    return slot.vacant() && !slot.wanted && !slot.returns && !slot.lent && !slot.standby;
-  });
-  if (place == job.slots.end()) {
-    if (job.slots.size() >= static_cast<size_t>(kMaxWorkers)) return;
-    job.slots.emplace_back().lives = job.lives;
-    place = job.slots.end() - 1;
-  }
-  place->wanted = true;
+  Slot* const place = FreePlace(job);
+  if (place == nullptr) return;
   place->relieves = index;
   place->node_id.clear();
   StartLife(context, job, *place);

@@ -118,13 +118,19 @@ bool AnyElsewhere(const Job& job, const Worker& worker, bool (*is_one)(const Wor
   });
 }
 
-// Returns whether another node than this worker's may have the job's data as they were.
+// Returns whether another node than this worker's may have the job's data as they were: one where a
+// worker is about to tell, or one of which nothing is known.
 bool AnyOtherNode(const Context& context, const Job& job, const Worker& worker) {
+  const bool told_elsewhere =
+      std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+        return slot.works() && slot.worker && !slot.unplaced() && slot.worker->serves() &&
+               !Failed(*slot.worker) && slot.worker->node_id != worker.node_id;
+      });
   const auto& nodes = context.state.nodes;
-  return std::any_of(nodes.begin(), nodes.end(), [&](const auto& entry) {
-    return entry.first != worker.node_id && !HadOtherData(job, entry.first) &&
-           IsFor(job, entry.second, context.now);
-  });
+  return told_elsewhere || std::any_of(nodes.begin(), nodes.end(), [&](const auto& entry) {
+           return entry.first != worker.node_id && !HadOtherData(job, entry.first) &&
+                  IsFor(job, entry.second);
+         });
 }
 
 // Returns whether the failure, which would come again on that node, costs the job only the node:

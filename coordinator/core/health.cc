@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/command.h"
 #include "coordinator/core/departures.h"
@@ -270,15 +269,17 @@ void CheckStandstill(Context& context, Job& job) {
   Judge(context, job, *hung, absl::StrCat("no progress for ", DurationText(limit)));
 }
 
-// Says whom an ended generation waits for, which may take as long as the disk does.
-void TellSaving(Context& context, Job& job, const Worker& worker) {
-  const std::string who = absl::StrCat("; waits for rank ", worker.slot, " on ", worker.host,
-                                       ", which writes to its disk");
-  if ((job.state != RUNNING && job.state != RECOVERING) || absl::StrContains(job.reason, who))
-    return;
-  const bool recovers = job.state == RECOVERING;
-  SetState(context, job, RECOVERING,
-           absl::StrCat(recovers ? job.reason : job.generation.abort_reason, who));
+// Says whom an ended generation waits for, which may take as long as the disk does: of `saving` the
+// first one.
+void TellSaving(Context& context, Job& job, const std::vector<const Worker*>& saving) {
+  constexpr const char* kWaits = "; waits for rank ";
+  if (saving.empty() || (job.state != RUNNING && job.state != RECOVERING)) return;
+  std::string reason = job.state == RECOVERING ? job.reason.substr(0, job.reason.find(kWaits))
+                                               : job.generation.abort_reason;
+  const Worker& first = *saving.front();
+  absl::StrAppend(&reason, kWaits, first.slot, " on ", first.host, ", which writes to its disk");
+  if (saving.size() > 1) absl::StrAppend(&reason, ", and for ", saving.size() - 1, " more");
+  if (reason != job.reason) SetState(context, job, RECOVERING, reason);
 }
 
 // A survivor that does not leave an ended generation holds up all others, unless it writes to a
@@ -291,6 +292,7 @@ void CheckLeaving(Context& context, Job& job) {
                                  [](const OpenFault& fault) { return fault.next_generation == 0; });
   if (!heals) return;
   if (context.now - job.generation.aborted_at < FailureDetection(job)) return;
+  std::vector<const Worker*> saving;
   for (Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
@@ -305,13 +307,14 @@ void CheckLeaving(Context& context, Job& job) {
     // It leaves when the disk has taken what it writes, and may hold what nobody else does.
     const bool saves = worker.progress.phase() == SAVING;
     if (saves && Since(context, worker, worker.progress_moved) < limit) {
-      TellSaving(context, job, worker);
+      saving.push_back(&worker);
       continue;
     }
     Judge(context, job, worker,
           absl::StrCat("did not leave generation ", job.generation.message.generation(), " within ",
                        DurationText(limit)));
   }
+  TellSaving(context, job, saving);
 }
 
 // A worker that shall join a job that steps already.

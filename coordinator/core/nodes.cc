@@ -251,8 +251,8 @@ Free FreeOn(const State& state, const Node& node, const Job* job) {
   return free;
 }
 
-bool IsFor(const Job& job, const Node& node, absl::Time now) {
-  if (!WhyNoWork(node, now).empty() || !Serves(node, job)) return false;
+bool IsFor(const Job& job, const Node& node) {
+  if (!Serves(node, job)) return false;
   NodeFacts facts;
   facts.slots = node.slots;
   facts.gpus = static_cast<int>(GpusOf(node).size());

@@ -61,9 +61,9 @@ bool HasProcesses(const State& state, const Node& node);
 NodeFacts FactsOf(const State& state, const Node& node, absl::Time now);
 Free FreeOn(const State& state, const Node& node, const Job* job);
 
-// Returns whether the node could have a worker of the job if no other job had any there: it gets
-// work and has what the job asks for. Also when it is out of sight or excluded for now.
-bool IsFor(const Job& job, const Node& node, absl::Time now);
+// Returns whether the node could have a worker of the job if no other job had any there: it has
+// what the job asks for. Also when it gets no work now: it may come back.
+bool IsFor(const Job& job, const Node& node);
 
 // Workers of the job that the node can take in addition: free slots, and free GPUs where the job
 // uses them there (FreeOn). 0 when it is out of sight, excluded, gets no work, lacks a label, or

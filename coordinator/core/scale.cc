@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/status.h"
 #include "coordinator/core/access.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/files.h"
@@ -55,6 +56,16 @@ absl::Status CheckQuota(const Context& context, const Job& job, int more) {
       absl::StrCat("job ", job.id, " cannot have ", Count(more, "worker"), " more: ", why));
 }
 
+// The same of a job that waits to begin again: with more it could never begin.
+absl::Status CheckQuotaOfWaiting(const State& state, const Job& job, int workers) {
+  const QueueRules rules = RulesOf(state.options);
+  const int slots = QuotaOf(rules, job.request.user()).slots;
+  if (slots == 0 || workers <= slots) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("job ", job.id, " cannot have ", Count(workers, "worker"), ": the quota of ",
+                   job.request.user(), " is ", Count(slots, "slot")));
+}
+
 bool Holds(const Job& job, const Slot& slot) { return slot.worker && IsMember(job, *slot.worker); }
 
 // A place whose worker was let go, and which the job has again when there is room: it counts as the
@@ -88,10 +99,11 @@ void GiveUp(Job& job, int count) {
   }
 }
 
-// Gives a place up that is for a spare and has none which could work.
+// Gives a place up that counts for a spare, which could not work.
 void GiveUpSpare(Context& context, Job& job) {
-  const auto spare = std::find_if(job.slots.begin(), job.slots.end(),
-                                  [](const Slot& slot) { return slot.standby; });
+  const auto spare = std::find_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    return slot.standby && HasProcess(slot);
+  });
   if (spare == job.slots.end()) return;
   spare->standby = spare->wanted = spare->lent = false;
   if (spare->unplaced()) {
@@ -169,6 +181,7 @@ absl::Status Scale(Context& context, const ScaleRequested& event) {
   Job* const job = FindJob(context.state, *id);
   if (absl::Status status = CheckScale(*job, event.workers); !status.ok()) return status;
   if (job->state == PENDING) {
+    LS_RETURN_IF_ERROR(CheckQuotaOfWaiting(context.state, *job, event.workers));
     ScaleWaiting(context, *job, event.workers);
     return absl::OkStatus();
   }

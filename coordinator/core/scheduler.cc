@@ -357,12 +357,26 @@ Node* FindRoomToRelieve(Context& context, const Job& job, const Worker& relieved
   return nullptr;
 }
 
-Slot* AddSlot(Context& context, Job& job, bool may_wait) {
+Slot* FreePlace(Job& job) {
+  const auto place = std::find_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    return slot.vacant() && !slot.wanted && !slot.returns && !slot.lent && !slot.standby;
+  });
+  if (place != job.slots.end()) {
+    place->wanted = true;
+    return &*place;
+  }
   if (job.slots.size() >= static_cast<size_t>(kMaxWorkers)) return nullptr;
-  const Node* const node = FindRoom(context, job, may_wait);
-  if (node == nullptr) return nullptr;
   Slot& slot = job.slots.emplace_back();
   slot.lives = job.lives;
+  return &slot;
+}
+
+Slot* AddSlot(Context& context, Job& job, bool may_wait) {
+  const Node* const node = FindRoom(context, job, may_wait);
+  if (node == nullptr) return nullptr;
+  Slot* const place = FreePlace(job);
+  if (place == nullptr) return nullptr;
+  Slot& slot = *place;
   slot.local_rank = UnusedLocalRank(job, slot, *node);
   slot.node_id = node->id;
   return &slot;

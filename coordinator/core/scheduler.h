@@ -41,8 +41,11 @@ Node* FindRoom(Context& context, const Job& job, bool may_wait = false, bool sam
 // whose replacement could have that node.
 Node* FindRoomToRelieve(Context& context, const Job& job, const Worker& relieved);
 
-// Opens one more place for a worker, on a node that has room for the job; it has no life yet. Null:
-// there is no such node, or the job has all the places that it may have.
+// Opens one more place for a worker, or again one that was given up; it has no life yet. Null: the
+// job has all the places that it may have.
+Slot* FreePlace(Job& job);
+
+// The same on a node that has room for the job. Null also when there is no such node.
 Slot* AddSlot(Context& context, Job& job, bool may_wait = false);
 
 }  // namespace lockstep::coordinator

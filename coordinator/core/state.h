@@ -444,10 +444,10 @@ struct State {
   absl::Time schedule_at = absl::InfiniteFuture();
   absl::Time scheduled = absl::InfinitePast();  // when the newest pass was
   int64_t waiting = 0;                          // jobs that waited then
-  // When nodes were last looked at for those that say nothing, and how many there were: room that
-  // is kept for a job may have gone with one.
+  // When nodes were last looked at for those that say nothing, and which these were: room that is
+  // kept for a job may have gone with one.
   absl::Time looked_at_nodes = absl::InfinitePast();
-  int64_t silent_nodes = 0;
+  std::set<std::string> silent_nodes;
   // When jobs are to be looked at again though nothing happens (SetCheck, context.h).
   std::set<std::pair<absl::Time, std::string>> checks;
   int64_t slots = 0;  // of all jobs, as each of them has noted (Job::noted_slots)

@@ -367,7 +367,7 @@ FusionOptions CompiledPlan::FusionFor(bool training) const {
   return options;
 }
 
-absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
+absl::StatusOr<Graph> CompiledPlan::BuildTraining(bool keeps_weights) const {
   Graph graph;
   const Value seed = graph.AddLeaf(ops::kInput, {DType::kF32, {1}}, kLossSeed);
   const Forward forward = BuildForward(&graph, spec_.micro_batch, /*training=*/true);
@@ -408,8 +408,8 @@ absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
   LS_RETURN_IF_ERROR(graph.Verify());
 
   if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*training=*/true));
-  graph = ApplyPrecision(graph, precision_, HalfWeights(), KeepsWeights());
-  if (spec_.fp8) graph = ApplyFp8(graph, KeepsWeights());
+  graph = ApplyPrecision(graph, precision_, HalfWeights(), keeps_weights);
+  if (spec_.fp8) graph = ApplyFp8(graph, keeps_weights);
   const bool addends = spec_.passes.fuse && spec_.passes.patterns.addends;
   if (addends && spec_.device == DeviceKind::kCuda) graph = FuseAddends(graph);
   LS_RETURN_IF_ERROR(graph.Verify());
@@ -417,10 +417,15 @@ absl::StatusOr<Graph> CompiledPlan::BuildTraining() const {
 }
 
 absl::Status CompiledPlan::CompileTraining() {
-  LS_ASSIGN_OR_RETURN(const Graph graph, BuildTraining());
+  LS_ASSIGN_OR_RETURN(const Graph graph, BuildTraining(KeepsWeights()));
   LS_ASSIGN_OR_RETURN(recompute_level_, ChooseRecompute(graph));
   if (spec_.recompute.mode == RecomputeSpec::Mode::kAuto && recompute_level_ > 0) {
     LS_RETURN_IF_ERROR(LayOutTraining(graph));
+    math_hash_ = MakeHash();
+  }
+  if (KeepsWeights()) {  // which changes no bit
+    LS_ASSIGN_OR_RETURN(const Graph rounded_by_each, BuildTraining(/*keeps_weights=*/false));
+    LS_RETURN_IF_ERROR(LayOutTraining(rounded_by_each));
     math_hash_ = MakeHash();
   }
   return LayOutTraining(Recompute(graph, kLossSeed, recompute_level_));

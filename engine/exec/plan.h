@@ -122,8 +122,9 @@ class CompiledPlan : public Plan {
   // After CompileEvaluation, whose program is in the hashes.
   absl::Status CompileTraining();
   FusionOptions FusionFor(bool training) const;
-  // The training step before recomputation: differentiated, fused, in its precision.
-  absl::StatusOr<Graph> BuildTraining() const;
+  // The training step before recomputation: differentiated, fused, in its precision. With
+  // `keeps_weights` all that reads a weight shares what is made of it.
+  absl::StatusOr<Graph> BuildTraining(bool keeps_weights) const;
   // Takes `graph` as the training step: places its gradients and plans its memory.
   absl::Status LayOutTraining(const Graph& graph);
   // The level of recomputation that the spec asks for.

@@ -39,6 +39,7 @@ class KeptOutput::Log : public std::enable_shared_from_this<KeptOutput::Log> {
   }
   void Take(int stream, const std::vector<std::string>& lines);
   void HandOver(KeptProcess* kept);
+  void TakeBack(const KeptProcess& kept);
 
  private:
   struct Line {
@@ -55,6 +56,8 @@ class KeptOutput::Log : public std::enable_shared_from_this<KeptOutput::Log> {
   // On the disk's thread.
   void WriteSome();
   void Keep(Line line, bool logged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Keeps no more than kBytes.
+  void Trim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const UniqueFd fd_;
   RunDisk* const disk_;
@@ -123,6 +126,7 @@ void KeptOutput::Log::WriteSome() {
     under_way_.clear();
     scheduled_ = false;
     works_ = works_ && written;
+    if (handed_over && !works_) Use();  // as in HandOver
     for (; !works_ && !waiting_.empty(); waiting_.pop_front()) {
       waiting_bytes_ -= waiting_.front().text.size() + kOfLine;
       Keep(std::move(waiting_.front()), /*logged=*/false);
@@ -135,6 +139,10 @@ void KeptOutput::Log::WriteSome() {
 void KeptOutput::Log::Keep(Line line, bool logged) {
   told_bytes_ += line.text.size() + 1;
   told_.push_back({std::move(line), logged});
+  Trim();
+}
+
+void KeptOutput::Log::Trim() {
   while (told_bytes_ > kBytes) {
     told_bytes_ -= told_.front().line.text.size() + 1;
     if (!told_.front().logged) ++lost_;
@@ -167,6 +175,24 @@ void KeptOutput::Log::HandOver(KeptProcess* kept) {
   lost_ = 0;
   // It may work again when this agent is gone, too.
   if (!works_) Use();
+}
+
+void KeptOutput::Log::TakeBack(const KeptProcess& kept) {
+  absl::MutexLock lock(&mu_);
+  lost_ += kept.lost_lines();
+  for (int i = kept.lines_size(); i-- > 0;) {
+    const PrintedLine& printed = kept.lines(i);
+    Line line{printed.is_stderr() ? 1 : 0, printed.text()};
+    if (printed.unlogged() && works_) {
+      waiting_bytes_ += line.text.size() + kOfLine;
+      waiting_.push_front(std::move(line));
+    } else {
+      told_bytes_ += line.text.size() + 1;
+      told_.push_front({std::move(line), !printed.unlogged()});
+    }
+  }
+  Trim();
+  Schedule();
 }
 
 KeptOutput::KeptOutput(UniqueFd out, UniqueFd err, UniqueFd log, RunDisk* disk,
@@ -219,6 +245,13 @@ void KeptOutput::HandOver(KeptProcess* kept) {
   for (Stream& stream : streams_) {
     kept->add_partial(stream.splitter.partial());
     stream.splitter = LineSplitter();
+  }
+}
+
+void KeptOutput::TakeBack(const KeptProcess& kept) {
+  log_->TakeBack(kept);
+  for (int stream = 0; stream < 2 && stream < kept.partial_size(); ++stream) {
+    Begin(stream, kept.partial(stream));
   }
 }
 

@@ -47,6 +47,8 @@ class KeptOutput {
   // from now on, and has those lines to write that did not come to be written here. Does not wait
   // for the log.
   void HandOver(KeptProcess* kept);
+  // Takes back what was handed over and did not come to the agent.
+  void TakeBack(const KeptProcess& kept);
 
  private:
   class Log;

@@ -195,7 +195,13 @@ void SupervisorProcess::Accept() {
 
 void SupervisorProcess::CloseAgent() {
   agent_.reset();
-  for (Message& message : outgoing_) CloseLater(std::move(message));
+  for (Message& message : outgoing_) {
+    if (message.report.has_kept()) {
+      const auto found = children_.find(message.report.kept().id());
+      if (found != children_.end()) found->second.output->TakeBack(message.report.kept());
+    }
+    CloseLater(std::move(message));
+  }
   outgoing_.clear();
   if (greeted_) alone_until_ = Clock::Real()->Now() + orphan_grace_;
   greeted_ = false;
@@ -386,6 +392,10 @@ void SupervisorProcess::EndChild(uint64_t id, Child& child) {
 bool SupervisorProcess::End() {
   table_.KillAll(kKillTimeout);
   ::unlink(setup_.socket().c_str());
+  for (auto& [id, child] : children_) {  // what came last, also where much waits for the log
+    child.output->Read(0);
+    child.output->Read(1);
+  }
   children_.clear();
   while (!disk_->Settle(kDiskPatience)) {
     if (disk_->stands(kDiskPatience)) return false;

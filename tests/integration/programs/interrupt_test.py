@@ -119,13 +119,13 @@ class Interrupt(Pipes):
         self.assert_nothing_left()
 
     def test_what_timeout_sends_is_one_wish(self):
-        """To the program and to its process group, which the program is in: workers save, and are not killed."""
+        """timeout(1) signals the program and then its group, which the program is in: workers save, and are not killed."""
         self.write("stay.py", STAY)
         for _ in range(3):
-            child = subprocess.Popen(["timeout", "2", os.path.join(harness.BIN, "launcher"), "--", "python3", "stay.py"],
-                                     cwd=self.dir, env=self.environment(), stdin=subprocess.DEVNULL,
-                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-            self.children.append(child)
+            child = self.start("launcher", "--", "python3", "stay.py", start_new_session=True)
+            self.there("there")
+            os.kill(child.pid, signal.SIGTERM)
+            os.killpg(child.pid, signal.SIGTERM)
             self.there("asked")
             self.write("leave", "")
             _, _, err = self.finish(child)

@@ -188,6 +188,21 @@ TEST_F(CudaConstantsTest, NothingIsKeptWhereItSparesNothingOrMemoryIsWanted) {
   }
 }
 
+// A run goes on from what it saved with the other setting, or before updates wrote copies.
+TEST_F(CudaConstantsTest, WhatIsKeptIsNoOtherMath) {
+  for (const char* precision : {"bf16", "fp16", "fp8", "fp32"}) {
+    for (const int accumulate : {1, 3}) {
+      TrainSpec spec = OneBlock(precision);
+      spec.accumulate = accumulate;
+      const auto kept = Plan::Compile(spec).value();
+      spec.passes.keep_constants = false;
+      const auto made = Plan::Compile(spec).value();
+      EXPECT_EQ(kept->math_hash(), made->math_hash()) << precision << ", " << accumulate;
+      EXPECT_EQ(made->math_hash(), made->hash()) << precision << ", " << accumulate;
+    }
+  }
+}
+
 // In FP8, too, a weight is rounded once for all that read it.
 TEST_F(CudaConstantsTest, Fp8RoundsAWeightOnce) {
   TrainSpec spec = OneBlock("fp8");

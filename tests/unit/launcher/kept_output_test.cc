@@ -191,6 +191,29 @@ TEST(KeptOutputTest, ALineThatItsLogRefusesWhenAnAgentHasItIsCounted) {
   EXPECT_EQ(next.lost_lines(), 1);
 }
 
+// As when it ends before it has read what it was told.
+TEST(KeptOutputTest, WhatNoAgentGotComesToTheLogAfterAll) {
+  absl::Notification answers;
+  const std::string path = ::testing::TempDir() + "/back.log";
+  std::ofstream(path).close();
+  Printed printed(path.c_str());
+  printed.Print("zero\n");
+  printed.disk.Do([&] { answers.WaitForNotification(); });
+  printed.PrintUnwritten("one\ntwo\nbeg");
+  KeptProcess process, next;
+  EXPECT_THAT(printed.HandOver(&process), ElementsAre("one", "two"));
+  printed.kept->TakeBack(process);
+  answers.Notify();
+  printed.Print("inning\n");
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), "zero\none\ntwo\nbeginning\n");
+  EXPECT_THAT(printed.HandOver(&next), ElementsAre());
+  EXPECT_THAT(next.lines(), SizeIs(4)) << "all are told";
+  std::filesystem::remove(path);
+}
+
 TEST(KeptOutputTest, LinesWaitForADiskUntilThereIsNoRoom) {
   absl::Notification answers;
   const std::string path = ::testing::TempDir() + "/slow.log";
