@@ -119,18 +119,23 @@ bool AnyElsewhere(const Job& job, const Worker& worker, bool (*is_one)(const Wor
 }
 
 // Returns whether another node than this worker's may have the job's data as they were: one where a
-// worker is about to tell, or one of which nothing is known.
+// worker is about to tell, unless others have told of it often enough, or one of which nothing is
+// known. That of a node which gets no work now, and may be away for good, counts where the job was.
 bool AnyOtherNode(const Context& context, const Job& job, const Worker& worker) {
-  const bool told_elsewhere =
-      std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-        return slot.works() && slot.worker && !slot.unplaced() && slot.worker->serves() &&
-               !Failed(*slot.worker) && slot.worker->node_id != worker.node_id;
-      });
+  const auto is_to_tell = [&](const Slot& slot) {
+    if (!slot.works() || !slot.worker || slot.unplaced() || !slot.worker->serves()) return false;
+    if (Failed(*slot.worker) || slot.worker->node_id == worker.node_id) return false;
+    const auto told = job.excluded.find(slot.worker->node_id);
+    return told == job.excluded.end() || !told->second.other_data ||
+           told->second.times <= kOtherDataDoublings;
+  };
+  if (std::any_of(job.slots.begin(), job.slots.end(), is_to_tell)) return true;
   const auto& nodes = context.state.nodes;
-  return told_elsewhere || std::any_of(nodes.begin(), nodes.end(), [&](const auto& entry) {
-           return entry.first != worker.node_id && !HadOtherData(job, entry.first) &&
-                  IsFor(job, entry.second);
-         });
+  return std::any_of(nodes.begin(), nodes.end(), [&](const auto& entry) {
+    const auto& [id, node] = entry;
+    if (id == worker.node_id || HadOtherData(job, id) || !IsFor(job, node)) return false;
+    return WhyNoWork(node, context.now).empty() || job.left_nodes.count(id) > 0;
+  });
 }
 
 // Returns whether the failure, which would come again on that node, costs the job only the node:

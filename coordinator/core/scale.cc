@@ -59,11 +59,15 @@ absl::Status CheckQuota(const Context& context, const Job& job, int more) {
 // The same of a job that waits to begin again: with more it could never begin.
 absl::Status CheckQuotaOfWaiting(const State& state, const Job& job, int workers) {
   const QueueRules rules = RulesOf(state.options);
-  const int slots = QuotaOf(rules, job.request.user()).slots;
-  if (slots == 0 || workers <= slots) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("job ", job.id, " cannot have ", Count(workers, "worker"), ": the quota of ",
-                   job.request.user(), " is ", Count(slots, "slot")));
+  const Quota& quota = QuotaOf(rules, job.request.user());
+  const auto check = [&](int most, const char* what) -> absl::Status {
+    if (most == 0 || workers <= most) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job.id, " cannot have ", Count(workers, "worker"), ": the quota of ",
+                     job.request.user(), " is ", Count(most, what)));
+  };
+  LS_RETURN_IF_ERROR(check(quota.slots, "slot"));
+  return job.ask->gpus == Ask::Gpus::kNever ? absl::OkStatus() : check(quota.gpus, "GPU");
 }
 
 bool Holds(const Job& job, const Slot& slot) { return slot.worker && IsMember(job, *slot.worker); }

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
@@ -99,6 +100,7 @@ class SupervisorProcess {
   std::unique_ptr<RunDisk> disk_;  // of all logs: one job's are in one folder
   std::map<uint64_t, Child> children_;
   std::deque<Message> outgoing_;
+  bool agent_listens_ = true;  // false: it is gone, which is seen when it is read from
 };
 
 bool SupervisorProcess::Init() {
@@ -128,7 +130,8 @@ void SupervisorProcess::Serve() {
     if (ending_ && !has_agent() && table_.empty()) return;
     if (!greeted_once_ && !agent_.valid() && now >= alone_until_) return;
     std::vector<pollfd> fds = {{listen_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
-    const short events = static_cast<short>(outgoing_.empty() ? POLLIN : POLLIN | POLLOUT);
+    const bool tells = agent_listens_ && !outgoing_.empty();
+    const short events = static_cast<short>(tells ? POLLIN | POLLOUT : POLLIN);
     fds.push_back({agent_.get(), events, 0});  // -1 is left out
     fds.push_back({room_.get(), POLLIN, 0});
     const size_t first_pipe = fds.size();
@@ -203,6 +206,7 @@ void SupervisorProcess::CloseAgent() {
     CloseLater(std::move(message));
   }
   outgoing_.clear();
+  agent_listens_ = true;
   if (greeted_) alone_until_ = Clock::Real()->Now() + orphan_grace_;
   greeted_ = false;
 }
@@ -345,9 +349,11 @@ void SupervisorProcess::SendNext() {
   outgoing_.pop_front();
   std::vector<int> fds;
   for (const UniqueFd& fd : message.fds) fds.push_back(fd.get());
-  // Its end is seen when it is read from.
-  SendMessage(agent_.get(), message.report, fds).IgnoreError();
-  CloseLater(std::move(message));
+  const absl::Status sent = SendMessage(agent_.get(), message.report, fds);
+  if (!absl::IsUnavailable(sent)) return CloseLater(std::move(message));
+  // It is gone without that, too; what it has said is still read.
+  outgoing_.push_front(std::move(message));
+  agent_listens_ = false;
 }
 
 void SupervisorProcess::CloseLater(Message message) {
