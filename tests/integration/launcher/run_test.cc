@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/local_run/stop_wishes.h"
 
 namespace lockstep {
 namespace {
@@ -247,6 +248,7 @@ TEST(RunTest, ASecondCtrlCKills) {
   ASSERT_TRUE(Works(launcher)) << launcher.err();
   ::kill(launcher.pid, SIGINT);
   ASSERT_TRUE(Eventually([&] { return launcher.err().find("stopping") != std::string::npos; }));
+  absl::SleepFor(3 * launcher::StopWishes::kSentTwice);  // what comes at once is the same wish
   ::kill(launcher.pid, SIGINT);
   EXPECT_EQ(launcher.Wait(), 130) << launcher.err();
   EXPECT_THAT(launcher.err(), HasSubstr("killing"));
