@@ -86,11 +86,12 @@ std::shared_ptr<RunDisk> AgentImpl::DiskOf(const std::string& job_id) {
 }
 
 void AgentImpl::LookAtDisks() {
-  for (const auto& [job_id, disk] : disks_) {
-    const bool stands = disk->stands(kDiskPatience);
+  for (const auto& entry : disks_) {
+    const std::string& job_id = entry.first;
+    const bool stands = entry.second->stands(kDiskPatience);
     if (stands == standing_disks_.contains(job_id)) continue;
-    const auto worker = std::find_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
-      return entry.second->assignment().job_id() == job_id;
+    const auto worker = std::find_if(workers_.begin(), workers_.end(), [&](const auto& other) {
+      return other.second->assignment().job_id() == job_id;
     });
     const std::string folder =
         worker == workers_.end() ? ""
