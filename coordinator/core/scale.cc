@@ -110,11 +110,7 @@ void GiveUpSpare(Context& context, Job& job) {
   });
   if (spare == job.slots.end()) return;
   spare->standby = spare->wanted = spare->lent = false;
-  if (spare->unplaced()) {
-    spare->worker.reset();
-  } else if (spare->worker && !spare->worker->leaving()) {
-    Retire(context, job, *spare, /*fault=*/0);
-  }
+  if (!spare->worker->leaving()) Retire(context, job, *spare, /*fault=*/0);
 }
 
 // Takes a place back that was given up, lets a spare work, or opens a new place; where its user may

@@ -420,12 +420,12 @@ absl::Status CompiledPlan::CompileTraining() {
   LS_ASSIGN_OR_RETURN(const Graph graph, BuildTraining(KeepsWeights()));
   LS_ASSIGN_OR_RETURN(recompute_level_, ChooseRecompute(graph));
   if (spec_.recompute.mode == RecomputeSpec::Mode::kAuto && recompute_level_ > 0) {
-    LS_RETURN_IF_ERROR(LayOutTraining(graph));
+    LS_RETURN_IF_ERROR(PlaceTraining(graph));
     math_hash_ = MakeHash();
   }
   if (KeepsWeights()) {  // which changes no bit
     LS_ASSIGN_OR_RETURN(const Graph rounded_by_each, BuildTraining(/*keeps_weights=*/false));
-    LS_RETURN_IF_ERROR(LayOutTraining(rounded_by_each));
+    LS_RETURN_IF_ERROR(PlaceTraining(rounded_by_each));
     math_hash_ = MakeHash();
   }
   return LayOutTraining(Recompute(graph, kLossSeed, recompute_level_));
@@ -455,7 +455,7 @@ absl::StatusOr<int> CompiledPlan::ChooseRecompute(const Graph& graph) {
   return low;
 }
 
-absl::Status CompiledPlan::LayOutTraining(const Graph& graph) {
+absl::Status CompiledPlan::PlaceTraining(const Graph& graph) {
   LS_RETURN_IF_ERROR(graph.Verify());
   const bool remakes =
       spec_.passes.fuse && spec_.passes.patterns.residuals && spec_.device == DeviceKind::kCuda;
@@ -467,6 +467,11 @@ absl::Status CompiledPlan::LayOutTraining(const Graph& graph) {
   LS_RETURN_IF_ERROR(placed.graph.Verify());
   layout_ = std::move(placed.layout);
   train_.graph = std::move(placed.graph);
+  return absl::OkStatus();
+}
+
+absl::Status CompiledPlan::LayOutTraining(const Graph& graph) {
+  LS_RETURN_IF_ERROR(PlaceTraining(graph));
   std::map<Value, Storage> fixed = BindLeaves(train_.graph);
   fixed.insert(layout_.storage.begin(), layout_.storage.end());
   const auto plan_memory = [&](bool keeps) {

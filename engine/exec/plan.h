@@ -125,7 +125,10 @@ class CompiledPlan : public Plan {
   // The training step before recomputation: differentiated, fused, in its precision. With
   // `keeps_weights` all that reads a weight shares what is made of it.
   absl::StatusOr<Graph> BuildTraining(bool keeps_weights) const;
-  // Takes `graph` as the training step: places its gradients and plans its memory.
+  // Takes `graph` as the training step and places its gradients, which is all that the hashes are
+  // of.
+  absl::Status PlaceTraining(const Graph& graph);
+  // The same, and plans its memory.
   absl::Status LayOutTraining(const Graph& graph);
   // The level of recomputation that the spec asks for.
   absl::StatusOr<int> ChooseRecompute(const Graph& graph);

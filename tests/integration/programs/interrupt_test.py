@@ -57,12 +57,8 @@ class Pipes(harness.ProgramTest):
             return 0 < self.waiting(pipe) == before
         wait_until(stands, 60, "the pipe is full")
 
-
-class Interrupt(Pipes):
-    def test_nobody_reads_and_a_second_one_kills(self):
-        self.write("talk.py", TALK)
-        child = self.start("launcher", "--", "python3", "talk.py")
-        self.await_full(child.stdout)
+    def end_by_two(self, child):
+        """Ends a launcher whose worker says that it is asked to leave, and does not; what the launcher said."""
         child.send_signal(signal.SIGINT)
         self.there("asked")
         harness.signal_again(child)
@@ -70,6 +66,15 @@ class Interrupt(Pipes):
         wait_until(lambda: child.poll() is not None, 30, "the launcher ends")
         _, err = child.communicate()
         self.assertEqual(child.returncode, 130, err)
+        return err
+
+
+class Interrupt(Pipes):
+    def test_nobody_reads_and_a_second_one_kills(self):
+        self.write("talk.py", TALK)
+        child = self.start("launcher", "--", "python3", "talk.py")
+        self.await_full(child.stdout)
+        err = self.end_by_two(child)
         self.assertIn("Ctrl-C again kills", err)
         self.assertIn("killing the workers", err)
         self.assert_nothing_left()
@@ -147,13 +152,7 @@ class HungDisk(Pipes):
                     "LOCKSTEP_TEST_DISK_OF": "logs/0.log"}
 
     def end(self, child):
-        """Ends it by Ctrl-C, twice; what it said."""
-        child.send_signal(signal.SIGINT)
-        self.there("asked")
-        harness.signal_again(child)
-        wait_until(lambda: child.poll() is not None, 30, "it ends")
-        _, err = child.communicate()
-        self.assertEqual(child.returncode, 130, err)
+        err = self.end_by_two(child)
         self.assertIn("a run's disk does not answer", err)
         self.assertIn("may lack what came last: ends without waiting", err)
 
