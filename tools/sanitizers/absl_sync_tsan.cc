@@ -195,6 +195,7 @@ LS_WRAP(bool, WrapWaitWithDeadline, LS_ABSL_("7CondVar16WaitWithDeadlineEPNS0_5M
 LS_REAL(void, RealNotify, LS_ABSL_("12Notification6NotifyEv"), Notification*);
 LS_WRAP(void, WrapNotify, LS_ABSL_("12Notification6NotifyEv"), Notification* notification) {
   __tsan_release(notification);
+  IgnoreReads ignore;
   RealNotify(notification);
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Waits on conditions from two threads, in every way that Abseil offers: ThreadSanitizer must find
 // nothing here, and must find the race that is really there (see CMakeLists.txt).
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -29,6 +31,35 @@ void Produce(Shared* shared, absl::Notification* done, std::string* result) {
 }
 
 bool Full(Shared* shared) ABSL_NO_THREAD_SAFETY_ANALYSIS { return shared->values.size() >= 150; }
+
+// Threads that wait are told one after the other, each at the place in memory of the one before.
+int Told() {
+  constexpr int kTimes = 200;
+  absl::Mutex mu;
+  absl::Notification* waiting = nullptr;  // under mu
+  std::thread teller([&] {
+    for (int i = 0; i < kTimes; ++i) {
+      const auto asked = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return waiting != nullptr; };
+      mu.LockWhen(absl::Condition(&asked));
+      absl::Notification* const notification = std::exchange(waiting, nullptr);
+      mu.Unlock();
+      // Time for the other one to be asleep, so that its condition is evaluated here.
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      notification->Notify();
+    }
+  });
+  for (int i = 0; i < kTimes; ++i) {
+    absl::Notification told;
+    {
+      absl::MutexLock lock(&mu);
+      waiting = &told;
+    }
+    told.WaitForNotification();
+    if (!told.HasBeenNotified()) return 1;
+  }
+  teller.join();
+  return 0;
+}
 
 int Guarded() {
   Shared shared;
@@ -67,5 +98,7 @@ int Racing() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return argc > 1 && std::strcmp(argv[1], "race") == 0 ? Racing() : Guarded();
+  if (argc > 1 && std::strcmp(argv[1], "race") == 0) return Racing();
+  if (argc > 1 && std::strcmp(argv[1], "told") == 0) return Told();
+  return Guarded();
 }
