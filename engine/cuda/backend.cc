@@ -11,6 +11,11 @@ size_t CudaBackend::ScratchBytes(const Graph& graph, const Node& node) const {
   return kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(graph, node);
 }
 
+bool CudaBackend::RoundsBias(const Graph& graph, const Node& node) const {
+  const CudaKernelDef& kernel = CudaKernelOf(*node.op);
+  return kernel.rounds_bias != nullptr && kernel.rounds_bias(graph, node);
+}
+
 std::vector<int> CudaBackend::Groups(const Graph& graph) const { return LaunchGroups(graph); }
 
 }  // namespace lockstep::engine

@@ -10,6 +10,7 @@ namespace lockstep::engine {
 class CudaBackend : public Backend {
  public:
   size_t ScratchBytes(const Graph& graph, const Node& node) const override;
+  bool RoundsBias(const Graph& graph, const Node& node) const override;
   std::vector<int> Groups(const Graph& graph) const override;
 };
 

@@ -64,6 +64,8 @@ struct CudaKernelDef {
   absl::StatusOr<CudaKernel> (*prepare)(const Graph& graph, const Node& node,
                                         const KernelOperands& operands,
                                         const CudaTarget& target) = nullptr;
+  // As Backend::RoundsBias. Null: it does not.
+  bool (*rounds_bias)(const Graph& graph, const Node& node) = nullptr;
 };
 
 namespace cuda {

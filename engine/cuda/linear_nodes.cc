@@ -305,9 +305,14 @@ absl::StatusOr<CudaKernel> Prepare(const Graph& graph, const Node& node,
   return fused ? kernel : apart;
 }
 
+bool RoundsBias(const Graph& graph, const Node& node) {
+  const GemmSpec gemm = SpecOf(graph, node, Which::kForward).gemm;
+  return gemm.shape.bias && Gemm::BiasType(gemm) != gemm.shape.bias_type;
+}
+
 template <Which kWhich>
 constexpr CudaKernelDef Def() {
-  return {Scratch<kWhich>, Prepare<kWhich>};
+  return {Scratch<kWhich>, Prepare<kWhich>, kWhich == Which::kForward ? RoundsBias : nullptr};
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "engine/passes/image_fusion.h"
 #include "engine/passes/recompute.h"
 #include "engine/passes/remade_norms.h"
+#include "engine/passes/rounded_biases.h"
 #include "engine/passes/rounded_weights.h"
 
 namespace lockstep::engine {
@@ -412,6 +413,7 @@ absl::StatusOr<Graph> CompiledPlan::BuildTraining(bool keeps_weights) const {
   if (spec_.fp8) graph = ApplyFp8(graph, keeps_weights);
   const bool addends = spec_.passes.fuse && spec_.passes.patterns.addends;
   if (addends && spec_.device == DeviceKind::kCuda) graph = FuseAddends(graph);
+  if (keeps_weights) graph = RoundBiasesBefore(graph, *backend_);
   LS_RETURN_IF_ERROR(graph.Verify());
   return graph;
 }
@@ -516,9 +518,10 @@ absl::Status CompiledPlan::CompileEvaluation() {
     graph = FuseResiduals(graph);
   }
   evaluate_.graph = ApplyPrecision(graph, precision_, HalfWeights());
-  LS_RETURN_IF_ERROR(evaluate_.graph.Verify());
   // A decode program writes over the arena, and training changes the parameters.
   const bool keep = spec_.inference && !spec_.decode && spec_.passes.keep_constants;
+  if (keep) evaluate_.graph = RoundBiasesBefore(evaluate_.graph, *backend_);
+  LS_RETURN_IF_ERROR(evaluate_.graph.Verify());
   evaluate_.memory =
       PlanMemory(evaluate_.graph, BindLeaves(evaluate_.graph), *backend_, MemoryOptionsFor(keep));
   return absl::OkStatus();

@@ -56,6 +56,17 @@ std::vector<int> RoundedWeights(const TrainSpec& spec) {
   return weights;
 }
 
+// As many of them are biases.
+int64_t RoundedBiases(const TrainSpec& spec) {
+  const auto plan = Plan::Compile(spec).value();
+  const Graph& graph = static_cast<const CompiledPlan&>(*plan).train().graph;
+  int64_t biases = 0;
+  for (const int id : RoundedWeights(spec)) {
+    if (graph.node(id).outputs[0].shape.size() == 1) ++biases;
+  }
+  return biases;
+}
+
 // A job whose worker has all shards.
 class Steps {
  public:
@@ -150,12 +161,16 @@ TEST_F(CudaConstantsTest, WeightsAreRoundedByTheUpdateOrOnceAStep) {
     spec.passes.whole_step_graph = whole;
     if (muon) spec.optimizer = MuonSpec{};
     const std::vector<int> once = RoundedWeights(spec);
+    const int64_t biases = RoundedBiases(spec);
+    ASSERT_GE(biases, muon && accumulate == 1 ? 0 : 3);
     const bool kept = !muon || accumulate > 1;
     ASSERT_EQ(std::set<int>(once.begin(), once.end()).size() == once.size(), kept);
     ASSERT_GE(once.size(), 5u);
     const int64_t few = LaunchesOf(spec);
     spec.passes.keep_constants = false;
-    const auto always = static_cast<int64_t>(RoundedWeights(spec).size()) * shards * accumulate;
+    ASSERT_EQ(RoundedBiases(spec), 0) << "their products round them";
+    const auto always =
+        (static_cast<int64_t>(RoundedWeights(spec).size()) + biases) * shards * accumulate;
     const auto made = static_cast<int64_t>(once.size());
     EXPECT_EQ(LaunchesOf(spec) - few, always - (muon ? made : 0))
         << shards << " shards, " << accumulate << ", " << step_graph << ", " << whole << ", "

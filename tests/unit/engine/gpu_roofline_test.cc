@@ -120,8 +120,8 @@ TEST(GpuRooflineTest, CopiesOfWeightsAreTheUpdates) {
   for (const int accumulate : {1, 2}) {
     spec.accumulate = accumulate;
     copied = update("bf16", true) - update("bf16", false);
-    // Four matrices of each block of 24 columns, and the head's.
-    EXPECT_EQ(copied, 2 * (3 * 12 * 24 * 24 + 32 * 24)) << accumulate;
+    // Four matrices and their biases of each block of 24 columns, and the head's.
+    EXPECT_EQ(copied, 2 * (3 * (12 * 24 * 24 + 9 * 24) + 32 * 24)) << accumulate;
     EXPECT_EQ(update("fp32", true), update("fp32", false));
   }
 }
