@@ -16,35 +16,11 @@
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
-extern "C" void LockstepSwitchStack(void** save, void* to);
-// Saves the registers that a call preserves, and goes on with another stack.
-asm(R"(
-.text
-.globl LockstepSwitchStack
-.type LockstepSwitchStack, @function
-LockstepSwitchStack:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-.size LockstepSwitchStack, .-LockstepSwitchStack
-)");
-
 namespace emulation {
 namespace {
 
-constexpr size_t kStackBytes = 128 << 10;
+// No power of two: the stacks' ends would all lie in the same few lines of a cache.
+constexpr size_t kStackBytes = (128 << 10) + 17 * 64;
 constexpr int kMaxThreads = 1024;
 constexpr int kLanes = 32;
 
@@ -105,9 +81,37 @@ struct Machine {
 };
 Machine machine;
 
-void Yield() { LockstepSwitchStack(&machine.current->stack_pointer, machine.scheduler); }
+// Goes on where `to` was saved, and leaves in *save what brings one back behind this. No call and
+// no return: threads of a warp come to the same places one after the other, and a processor expects
+// their returns where it saw their calls.
+__attribute__((always_inline)) inline void SwitchStack(void** save, void* to) {
+  asm volatile(R"(
+    subq $128, %%rsp  # what a function may have below its stack
+    pushq %%rbp
+    pushq %%rbx
+    leaq 1f(%%rip), %%rax
+    pushq %%rax
+    movq %%rsp, (%0)
+    movq %1, %%rsp
+    popq %%rax
+    jmp *%%rax
+  1:
+    popq %%rbx
+    popq %%rbp
+    addq $128, %%rsp
+)"
+               : "+D"(save), "+S"(to)
+               :
+               : "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0",
+                 "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
+                 "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "cc", "memory");
+}
 
-void WaitFor(const int64_t* counter) {
+__attribute__((always_inline)) inline void Yield() {
+  SwitchStack(&machine.current->stack_pointer, machine.scheduler);
+}
+
+__attribute__((always_inline)) inline void WaitFor(const int64_t* counter) {
   machine.current->waits_on = counter;
   machine.current->waits_for = *counter;
   Yield();
@@ -138,16 +142,16 @@ void Start(int number, dim3 block) {
   char* top = machine.stacks + (static_cast<size_t>(number) + 1) * kStackBytes;
   void (*entry)() = ThreadMain;
   std::memcpy(top - 16, &entry, sizeof(entry));
-  thread.stack_pointer = top - 16 - 6 * 8;
+  thread.stack_pointer = top - 16;
 }
 
-bool Resume(Thread& thread) {
+__attribute__((always_inline)) inline bool Resume(Thread& thread) {
   if (thread.done || thread.is_late) return false;
   if (thread.waits_on != nullptr && *thread.waits_on == thread.waits_for) return false;
   thread.waits_on = nullptr;
   machine.current = &thread;
   threadIdx = thread.index;
-  LockstepSwitchStack(&machine.scheduler, thread.stack_pointer);
+  SwitchStack(&machine.scheduler, thread.stack_pointer);
   return true;
 }
 
@@ -207,10 +211,18 @@ size_t SharedBytesAsked() { return machine.most_asked; }
 int64_t Launches() { return machine.launches; }
 int64_t GroupProducts() { return machine.group_products; }
 
+namespace {
+// Apart, since what it takes of a stack is taken of each thread's.
+[[noreturn, gnu::noinline]] void EndAtPartOfWarp() {
+  LS_CHECK(false) << "a warp that is not full exchanges values";
+  __builtin_unreachable();
+}
+}  // namespace
+
 int Lane() { return static_cast<int>((machine.current - machine.threads.data()) % kLanes); }
 
 const void* ShareBytes(const void* bytes, size_t count) {
-  LS_CHECK_EQ(machine.count % kLanes, 0) << "a warp that is not full exchanges values";
+  if (machine.count % kLanes != 0) EndAtPartOfWarp();
   Thread& self = *machine.current;
   const auto number = static_cast<size_t>(&self - machine.threads.data());
   Warp& warp = machine.warps[number / kLanes];
