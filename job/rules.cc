@@ -72,6 +72,7 @@ class Rules {
   void CheckTraining();
   void CheckSchedule();
   void CheckControls();
+  void CheckRecompute();
   void CheckPrecision();
   void CheckZero();
   void CheckVariables();
@@ -237,6 +238,21 @@ void Rules::CheckTraining() {
   }
 }
 
+// A device that is "auto" may be either.
+void Rules::CheckRecompute() {
+  if (spec_.train().recompute() != "auto") return;
+  const Resources& resources = spec_.resources();
+  const bool gpu = absl::StartsWith(resources.device(), "cuda"), cpu = resources.device() == "cpu";
+  if (!gpu && resources.memory() > 0) return;
+  if (!cpu && resources.gpu_memory() > 0) return;
+  Error({"train.recompute"},
+        absl::StrCat("'train.recompute' auto needs ",
+                     gpu   ? "'resources.gpu_memory'"
+                     : cpu ? "'resources.memory'"
+                           : "'resources.memory', or on a GPU 'resources.gpu_memory'",
+                     ", into which the plan is to fit"));
+}
+
 void Rules::CheckPrecision() {
   const Train& train = spec_.train();
   const std::string& precision = train.precision();
@@ -248,10 +264,7 @@ void Rules::CheckPrecision() {
     Error({"train.fp8"}, absl::StrCat("'train.fp8' goes with precision bf16, not with ", precision,
                                       "; set 'train.precision' to bf16, or leave it out"));
   }
-  if (train.recompute() == "auto" && spec_.resources().memory() == 0) {
-    Error({"train.recompute"},
-          "'train.recompute' auto needs 'resources.memory', into which the plan is to fit");
-  }
+  CheckRecompute();
   if (!train.has_loss_scale()) return;
   if (precision != "fp16" && precision != "pure_fp16") {
     Error({"train.loss_scale"},

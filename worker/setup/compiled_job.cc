@@ -46,6 +46,24 @@ bool LieAlike(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
          std::includes(of_b.begin(), of_b.end(), of_a.begin(), of_a.end());
 }
 
+// Returns how many bytes the arena of `job` may take: what of the limit is left by all that lies
+// where the arena does, in the GPU's memory or the host's. By the plan and the job alone. Errors:
+// InvalidArgument when there is no limit.
+absl::StatusOr<size_t> ArenaRoom(const JobSpec& job, const engine::Plan& plan,
+                                 const MemoryNeed& need) {
+  const bool on_gpu = plan.spec().device == engine::DeviceKind::kCuda;
+  const int64_t limit = on_gpu ? job.resources().gpu_memory() : job.resources().memory();
+  if (limit <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'train.recompute' auto on a ",
+                     on_gpu ? "GPU needs 'resources.gpu_memory'" : "CPU needs 'resources.memory'",
+                     ", into which the plan is to fit"));
+  }
+  const size_t rest = (on_gpu ? need.gpu.total() : need.total()) - plan.arena_bytes();
+  const auto all = static_cast<size_t>(limit);
+  return all > rest ? all - rest : 0;
+}
+
 }  // namespace
 
 absl::Status CheckSamplesFit(const std::vector<FieldSpec>& takes, const std::vector<FieldSpec>& has,
@@ -121,16 +139,16 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
   }
   const size_t read_bytes =
       data.train->own_bytes() + (data.test == nullptr ? 0 : data.test->own_bytes());
-  compiled.need = MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers,
-                               compiled.vector_count, place, read_bytes);
+  const auto need = [&] {
+    return MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count,
+                        place, read_bytes);
+  };
+  compiled.need = need();
   if (automatic) {
-    // By the plan alone: what the arena may take is what the rest leaves of the limit.
-    const size_t rest = compiled.need.total() - compiled.plan->arena_bytes();
-    const auto limit = static_cast<size_t>(job.resources().memory());
-    spec.recompute = {engine::RecomputeSpec::Mode::kAuto, limit > rest ? limit - rest : 0};
+    LS_ASSIGN_OR_RETURN(const size_t room, ArenaRoom(job, *compiled.plan, compiled.need));
+    spec.recompute = {engine::RecomputeSpec::Mode::kAuto, room};
     LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
-    compiled.need = MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers,
-                                 compiled.vector_count, place, read_bytes);
+    compiled.need = need();
   }
   LS_RETURN_IF_ERROR(CheckMemory(job, *compiled.plan, compiled.need));
   return compiled;

@@ -59,8 +59,9 @@ struct CompiledJob {
 // muon where the model has nothing for it. It is allowed, and seldom meant.
 std::vector<std::string> WarningsOf(const CompiledJob& compiled);
 
-// With the vectors that are reduced in `place`. Errors: InvalidArgument; ResourceExhausted when the
-// job cannot fit resources.memory or gpu_memory, naming both.
+// With the vectors that are reduced in `place`. Errors: InvalidArgument, also when recompute is auto
+// and the memory of the job's device has no limit; ResourceExhausted when the job cannot fit
+// resources.memory or gpu_memory, naming both.
 absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
                                        GradientPlace place = GradientPlace::kHost);
 

@@ -165,6 +165,21 @@ TEST(JobErrors, PrecisionsAndWhatGoesWithThem) {
               HasSubstr("lamb needs whole ones"));
 }
 
+// Whether "auto" is a GPU is known where the job runs.
+TEST(JobErrors, WhatIsComputedAgainIsByTheMemoryOfTheDevice) {
+  const auto errors = [](const std::string& device, const std::string& memory) {
+    return Errors(kGood, {"train.recompute=auto", "resources.device=" + device,
+                          "resources." + memory + "=1GiB"});
+  };
+  EXPECT_EQ(errors("cpu", "memory"), "");
+  EXPECT_EQ(errors("cuda:1", "gpu_memory"), "");
+  EXPECT_EQ(errors("auto", "memory"), "");
+  EXPECT_EQ(errors("auto", "gpu_memory"), "");
+  EXPECT_THAT(errors("cpu", "gpu_memory"), HasSubstr("auto needs 'resources.memory', into"));
+  EXPECT_THAT(errors("cuda", "memory"), HasSubstr("auto needs 'resources.gpu_memory', into"));
+  EXPECT_THAT(errors("cuda:1", "memory"), HasSubstr("auto needs 'resources.gpu_memory', into"));
+}
+
 TEST(JobErrors, EveryKindOfTraining) {
   const std::vector<Case> cases = {
       {"train.shards=3",
@@ -175,7 +190,7 @@ TEST(JobErrors, EveryKindOfTraining) {
       {"train.accumulate=3", "does not divide the 256 samples of a shard"},
       {"train.accumulate=0", "must be at least 1"},
       {"train.loss_scale={init_scale: 8}", "goes with precision fp16 or pure_fp16"},
-      {"train.recompute=auto", "needs 'resources.memory'"},
+      {"train.recompute=auto", "needs 'resources.memory', or on a GPU 'resources.gpu_memory'"},
       {"train.recompute=some", "expected one of none, selective, blocks, auto"},
       {"train.precision=fp23", "unknown precision; did you mean 'fp32'?"},
       {"train.precision=double",

@@ -82,8 +82,8 @@ TEST(CompileJob, SmallerMicroBatchesAreSaidToBeTheSameMathWhereTheyAre) {
   EXPECT_THAT(normalised, HasSubstr("batch normalisation's statistics are of a micro-batch"));
 }
 
-// The level depends on the memory and on how many workers there may be; the bits do not.
-TEST(CompileJob, WhatIsComputedAgainToSaveMemoryIsNoOtherTraining) {
+// With activations that are most of what it needs.
+JobSpec DeepJob() {
   JobSpec job = SmallJob();
   job.mutable_train()->mutable_eval()->set_block(1);
   job.mutable_train()->mutable_model()->clear_kind();
@@ -95,6 +95,19 @@ TEST(CompileJob, WhatIsComputedAgainToSaveMemoryIsNoOtherTraining) {
   tokens.set_length(64);
   tokens.set_vocab(50);
   tokens.set_train_samples(100);
+  return job;
+}
+
+std::string DifferenceBetween(const Compiled& saved, const Compiled& now) {
+  const auto identity = [](const Compiled& of) {
+    return IdentityOf(of.compiled.job, "run", *of.compiled.plan, "d", "device");
+  };
+  return DifferenceOf(identity(saved), identity(now));
+}
+
+// The level depends on the memory and on how many workers there may be; the bits do not.
+TEST(CompileJob, WhatIsComputedAgainToSaveMemoryIsNoOtherTraining) {
+  JobSpec job = DeepJob();
   job.mutable_train()->set_recompute("auto");
   job.mutable_resources()->set_memory(int64_t{1} << 30);
   const Compiled roomy(job);
@@ -103,10 +116,59 @@ TEST(CompileJob, WhatIsComputedAgainToSaveMemoryIsNoOtherTraining) {
   const Compiled tight(job);
   ASSERT_GT(tight.compiled.plan->recompute_level(), 0);
   ASSERT_NE(tight.compiled.plan->hash(), roomy.compiled.plan->hash());
-  const auto identity = [](const Compiled& of) {
-    return IdentityOf(of.compiled.job, "run", *of.compiled.plan, "d", "device");
+  EXPECT_EQ(DifferenceBetween(roomy, tight), "");
+}
+
+// Where values are kept they are in the GPU's memory, whatever the host has.
+TEST(CompileJob, OnAGpuItsMemoryDecidesWhatIsComputedAgain) {
+  std::string hash;
+  for (const bool host_needs_more : {false, true}) {
+    JobSpec job = DeepJob();
+    job.mutable_resources()->set_device("cuda");
+    job.mutable_train()->set_recompute("auto");
+    job.mutable_resources()->set_memory(int64_t{1} << 30);
+    job.mutable_resources()->set_gpu_memory(int64_t{1} << 30);
+    if (host_needs_more) job.mutable_train()->mutable_data()->mutable_loader()->set_prefetch(4096);
+    const Compiled roomy(job);
+    const MemoryNeed& need = roomy.compiled.need;
+    ASSERT_EQ(need.total() > roomy.compiled.plan->arena_bytes(), host_needs_more);
+    EXPECT_EQ(roomy.compiled.plan->recompute_level(), 0);
+    job.mutable_resources()->set_memory(static_cast<int64_t>(need.total()));
+    job.mutable_resources()->set_gpu_memory(static_cast<int64_t>(need.gpu.total()));
+    EXPECT_EQ(Compiled(job).compiled.plan->recompute_level(), 0);
+    job.mutable_resources()->set_gpu_memory(static_cast<int64_t>(need.gpu.total()) - 1);
+    const Compiled tight(job);
+    EXPECT_GT(tight.compiled.plan->recompute_level(), 0);
+    EXPECT_LT(tight.compiled.need.gpu.total(), need.gpu.total());
+    EXPECT_EQ(DifferenceBetween(roomy, tight), "");
+    job.mutable_resources()->set_memory(int64_t{1} << 40);
+    EXPECT_EQ(Compiled(job).compiled.plan->recompute_level(),
+              tight.compiled.plan->recompute_level());
+    job.mutable_resources()->set_memory(0);
+    EXPECT_EQ(Compiled(job).compiled.plan->hash(), tight.compiled.plan->hash());
+    if (host_needs_more) EXPECT_EQ(hash, tight.compiled.plan->hash());
+    hash = tight.compiled.plan->hash();
+  }
+}
+
+// What a worker's device is may be known on its host alone.
+TEST(CompileJob, WhatIsComputedAgainNeedsTheMemoryOfItsDevice) {
+  JobSpec job = DeepJob();
+  job.mutable_train()->set_recompute("auto");
+  const JobData data = OpenJobData(job).value();
+  const auto refused = [&](const char* device, int64_t memory, int64_t gpu_memory) {
+    job.mutable_resources()->set_device(device);
+    job.mutable_resources()->set_memory(memory);
+    job.mutable_resources()->set_gpu_memory(gpu_memory);
+    const absl::Status status = CompileJob(job, data).status();
+    if (!status.ok()) EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
   };
-  EXPECT_EQ(DifferenceOf(identity(roomy), identity(tight)), "");
+  constexpr int64_t kEnough = int64_t{1} << 30;
+  EXPECT_EQ(refused("cpu", kEnough, 0), "");
+  EXPECT_EQ(refused("cuda", 0, kEnough), "");
+  EXPECT_THAT(refused("cpu", 0, kEnough), HasSubstr("needs 'resources.memory'"));
+  EXPECT_THAT(refused("cuda", kEnough, 0), HasSubstr("needs 'resources.gpu_memory'"));
 }
 
 }  // namespace
