@@ -95,6 +95,9 @@ class Plan {
   virtual size_t arena_bytes() const = 0;
   // Bytes of a GPU's memory that an executor takes, with Memory::moment_bytes; 0 for a CPU's plan.
   virtual size_t device_bytes(size_t moment_bytes) const = 0;
+  // Returns whether a training step keeps some of the arena for what it made of the weights alone:
+  // PassOptions::keep_constants where it has an effect.
+  virtual bool keeps_constants() const = 0;
   virtual int64_t parameter_count() const = 0;
   // Returns whether losses are scaled, as in fp16.
   virtual bool scales_loss() const = 0;

@@ -94,7 +94,7 @@ absl::Status CudaExecutor::CheckRoom(size_t limit) const {
              : absl::StrCat(" of ", Mebibytes(total_bytes), " are free"),
       ": lower train.global_batch, raise accumulate, use recompute, precision bf16",
       plan_->spec().offload_moments ? "" : " or resources.offload_optimizer",
-      plan_->train().memory.once.empty() ? "" : "; or set train.passes.keep_constants: false"));
+      plan_->keeps_constants() ? "; or set train.passes.keep_constants: false" : ""));
 }
 
 absl::Status CudaExecutor::AllocateAll() {

@@ -63,6 +63,15 @@ std::vector<Live> LiveBytes(const MemoryPlan& memory) {
 
 int64_t TensorView::elements() const { return Elements(shape); }
 
+bool CompiledPlan::keeps_constants() const {
+  const std::vector<Node>& nodes = train_.graph.nodes();
+  for (int id = 0; id < static_cast<int>(nodes.size()); ++id) {
+    // A view of a weight is where the weight is.
+    if (!nodes[static_cast<size_t>(id)].op->view && train_.memory.RunsOnce(id)) return true;
+  }
+  return false;
+}
+
 std::vector<NodeInfo> CompiledPlan::Nodes(ProgramKind kind) const {
   const Program& program = this->program(kind);
   const std::vector<Live> live = LiveBytes(program.memory);

@@ -57,6 +57,7 @@ class CompiledPlan : public Plan {
   const std::vector<Bucket>& buckets() const override { return layout_.buckets; }
   size_t arena_bytes() const override { return arena_bytes_; }
   size_t device_bytes(size_t moment_bytes) const override;
+  bool keeps_constants() const override;
   int64_t parameter_count() const override;
   int recompute_level() const override { return recompute_level_; }
   double flops() const override { return train_.graph.Flops(); }

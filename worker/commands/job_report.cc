@@ -113,6 +113,11 @@ std::string GpuLines(const JobReport& report) {
                ? absl::StrCat(" of ", bytes(static_cast<size_t>(report.gpu_limit)), " allowed")
                : ""));
   line("  plan", absl::StrCat(bytes(gpu.plan), report.offload));
+  if (report.left_constants_out) {
+    line("  copies",
+         "no room for copies of weights in 16 bits: each product makes its own, bit for "
+         "bit the same");
+  }
   if (gpu.vectors > 0) {
     line("  gradients", absl::StrCat(bytes(gpu.vectors), ", which NCCL reduces there"));
   }
@@ -147,6 +152,9 @@ JobReport Unestimated(const CompiledJob& compiled, int64_t dataset_size) {
     const auto whole = engine::Plan::Compile(spec);
     if (whole.ok()) report.without_recompute = (*whole)->arena_bytes();
   }
+  report.keeps_constants = plan.keeps_constants();
+  report.left_constants_out =
+      !plan.spec().passes.keep_constants && !compiled.job.train().passes().has_keep_constants();
   report.sharding = Sharding(compiled);
   if (plan.spec().offload_moments) {
     report.offload = " (the optimizer's moments stay in the host's memory)";
@@ -290,7 +298,7 @@ std::string ReportJson(const JobReport& report) {
   memory.Add("without_recompute", report.without_recompute).Add("limit", report.memory_limit);
   JsonObject gpu;
   gpu.Add("total", need.gpu.total()).Add("plan", need.gpu.plan).Add("vectors", need.gpu.vectors);
-  gpu.Add("limit", report.gpu_limit);
+  gpu.Add("keeps_constants", report.keeps_constants).Add("limit", report.gpu_limit);
   JsonObject machine;
   machine.Add("device", report.device).Add("flops_per_second", report.machine.flops);
   machine.Add("bytes_per_second", report.machine.bytes).Add("cpus", report.machine.cpus);

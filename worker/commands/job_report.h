@@ -50,9 +50,11 @@ struct JobReport {
   int64_t gpu_limit = 0;
   std::string precision;
   bool fp8 = false;
-  int recompute_level = 0;       // see engine/passes/recompute.h
-  size_t arena_bytes = 0;        // activations and workspace
-  size_t without_recompute = 0;  // activations and workspace of the plan that keeps everything
+  int recompute_level = 0;          // see engine/passes/recompute.h
+  size_t arena_bytes = 0;           // activations and workspace
+  size_t without_recompute = 0;     // activations and workspace of the plan that keeps everything
+  bool keeps_constants = false;     // Plan::keeps_constants
+  bool left_constants_out = false;  // as resources.gpu_memory has no room for them
   MemoryNeed need;
   std::string sharding;               // of the optimizer state, for people; may be empty
   std::string offload;                // what is said of moments that are not on the GPU

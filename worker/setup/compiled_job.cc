@@ -144,9 +144,17 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
                         place, read_bytes);
   };
   compiled.need = need();
+  // What is kept of the weights alone spares little time. Unless the job asks for it, it is left
+  // out before the job is refused: the bits are the same.
+  const bool spares = compiled.plan->keeps_constants() && !FitsGpu(job, compiled.need.gpu) &&
+                      !job.train().passes().has_keep_constants();
   if (automatic) {
     LS_ASSIGN_OR_RETURN(const size_t room, ArenaRoom(job, *compiled.plan, compiled.need));
     spec.recompute = {engine::RecomputeSpec::Mode::kAuto, room};
+  } else if (spares) {
+    spec.passes.keep_constants = false;
+  }
+  if (automatic || spares) {
     LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
     compiled.need = need();
   }

@@ -41,6 +41,8 @@ absl::Status CheckSamplesFit(const std::vector<FieldSpec>& takes, const std::vec
 struct CompiledJob {
   JobSpec job;
   std::shared_ptr<const data::DistributedSampler> sampler;
+  // Without PassOptions::keep_constants also where the job does not say so, but
+  // resources.gpu_memory has no room for it.
   std::shared_ptr<const engine::Plan> plan;
   int64_t total_steps = 0;
   Every eval_every;
@@ -59,8 +61,8 @@ struct CompiledJob {
 // muon where the model has nothing for it. It is allowed, and seldom meant.
 std::vector<std::string> WarningsOf(const CompiledJob& compiled);
 
-// With the vectors that are reduced in `place`. Errors: InvalidArgument, also when recompute is auto
-// and the memory of the job's device has no limit; ResourceExhausted when the job cannot fit
+// With the vectors that are reduced in `place`. Errors: InvalidArgument, also when recompute is
+// auto and the memory of the job's device has no limit; ResourceExhausted when the job cannot fit
 // resources.memory or gpu_memory, naming both.
 absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
                                        GradientPlace place = GradientPlace::kHost);

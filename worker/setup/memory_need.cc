@@ -56,17 +56,16 @@ size_t MomentsLeftOut(const JobSpec& job, const engine::Plan& plan, int64_t vect
   return moments > held + spill ? moments - held - spill : 0;
 }
 
-absl::Status CheckGpuMemory(const JobSpec& job, const GpuNeed& need) {
-  const auto limit = static_cast<size_t>(std::max<int64_t>(0, job.resources().gpu_memory()));
-  if (limit == 0 || need.total() <= limit) return absl::OkStatus();
+absl::Status CheckGpuMemory(const JobSpec& job, const engine::Plan& plan, const GpuNeed& need) {
+  if (FitsGpu(job, need)) return absl::OkStatus();
   const auto text = [](size_t bytes) { return BytesText(static_cast<double>(bytes)); };
   return absl::ResourceExhaustedError(absl::StrCat(
       "each worker needs ", text(need.total()), " of its GPU's memory (the plan ", text(need.plan),
       ", gradients that NCCL reduces ", text(need.vectors), "), but resources.gpu_memory allows ",
-      text(limit),
+      text(static_cast<size_t>(job.resources().gpu_memory())),
       "; what would help: lower train.global_batch, raise train.accumulate, use train.recompute, "
-      "train.precision bf16, or resources.offload_optimizer; with train.accumulate also "
-      "train.passes.keep_constants: false"));
+      "train.precision bf16, or resources.offload_optimizer",
+      plan.keeps_constants() ? "; or set train.passes.keep_constants: false" : ""));
 }
 
 // Returns whether statistics of micro-batches take part in the training: those of batch
@@ -147,8 +146,13 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
   return need;
 }
 
+bool FitsGpu(const JobSpec& job, const GpuNeed& need) {
+  const int64_t limit = job.resources().gpu_memory();
+  return limit <= 0 || need.total() <= static_cast<size_t>(limit);
+}
+
 absl::Status CheckMemory(const JobSpec& job, const engine::Plan& plan, const MemoryNeed& need) {
-  if (absl::Status gpu = CheckGpuMemory(job, need.gpu); !gpu.ok()) return gpu;
+  if (absl::Status gpu = CheckGpuMemory(job, plan, need.gpu); !gpu.ok()) return gpu;
   const auto limit = static_cast<size_t>(std::max<int64_t>(0, job.resources().memory()));
   if (limit == 0 || need.total() <= limit) return absl::OkStatus();
   const Train& train = job.train();

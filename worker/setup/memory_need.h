@@ -56,6 +56,9 @@ int MostHeldParts(const JobSpec& job);
 // them rounded up to 64; 0: all of them.
 size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan);
 
+// Returns whether `need` is within `job`'s resources.gpu_memory (0: not checked).
+bool FitsGpu(const JobSpec& job, const GpuNeed& need);
+
 // Checks whether `need` of `plan` fits `job`'s resources.memory and gpu_memory (0: not checked).
 // Errors: ResourceExhausted that names the need and the limit and says what would make the job fit.
 absl::Status CheckMemory(const JobSpec& job, const engine::Plan& plan, const MemoryNeed& need);

@@ -39,10 +39,6 @@ TrainSpec OneBlock(const std::string& precision) {
   return spec;
 }
 
-const MemoryPlan& MemoryOf(const Plan& plan) {
-  return static_cast<const CompiledPlan&>(plan).train().memory;
-}
-
 // The weights that a training program rounds, as often as it does.
 std::vector<int> RoundedWeights(const TrainSpec& spec) {
   const auto plan = Plan::Compile(spec).value();
@@ -182,9 +178,11 @@ TEST_F(CudaConstantsTest, WeightsAreRoundedByTheUpdateOrOnceAStep) {
 // nothing where nothing is rounded.
 TEST_F(CudaConstantsTest, NothingIsKeptWhereItSparesNothingOrMemoryIsWanted) {
   const auto keeps = [](const TrainSpec& spec) {
-    return !MemoryOf(*Plan::Compile(spec).value()).once.empty();
+    return Plan::Compile(spec).value()->keeps_constants();
   };
-  TrainSpec spec = OneBlock("bf16");
+  TrainSpec spec = OneBlock("fp32");
+  EXPECT_FALSE(keeps(spec));
+  spec = OneBlock("bf16");
   EXPECT_TRUE(keeps(spec));
   spec.recompute.mode = RecomputeSpec::Mode::kSelective;
   EXPECT_FALSE(keeps(spec));

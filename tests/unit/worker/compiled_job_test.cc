@@ -171,5 +171,60 @@ TEST(CompileJob, WhatIsComputedAgainNeedsTheMemoryOfItsDevice) {
   EXPECT_THAT(refused("cuda", kEnough, 0), HasSubstr("needs 'resources.gpu_memory'"));
 }
 
+// Copies of weights spare little time: they are no reason to refuse a job.
+TEST(CompileJob, WhatTheUpdateCopiesIsLeftOutWhereTheGpuHasNoRoomForIt) {
+  JobSpec job = DeepJob();
+  job.mutable_resources()->set_device("cuda");
+  job.mutable_train()->set_precision("bf16");
+  Passes& passes = *job.mutable_train()->mutable_passes();
+  const auto allow = [&job](size_t bytes) {
+    job.mutable_resources()->set_gpu_memory(static_cast<int64_t>(bytes));
+  };
+  const Compiled kept(job);
+  const size_t with = kept.compiled.need.gpu.total();
+  passes.set_keep_constants(false);
+  const Compiled never(job);
+  const size_t without = never.compiled.need.gpu.total();
+  ASSERT_LT(without, with);
+
+  passes.clear_keep_constants();
+  allow(with);
+  const Compiled fits(job);
+  EXPECT_EQ(fits.compiled.plan->hash(), kept.compiled.plan->hash());
+  for (const size_t room : {with - 1, without}) {
+    allow(room);
+    const Compiled tight(job);
+    EXPECT_EQ(tight.compiled.need.gpu.total(), without);
+    EXPECT_EQ(tight.compiled.plan->hash(), never.compiled.plan->hash());
+    EXPECT_EQ(DifferenceBetween(kept, tight), "");
+  }
+}
+
+TEST(CompileJob, AdviceForTheGpuIsWhatTheJobDoesNotDoYet) {
+  JobSpec job = DeepJob();
+  job.mutable_resources()->set_device("cuda");
+  job.mutable_resources()->set_gpu_memory(1000);
+  Passes& passes = *job.mutable_train()->mutable_passes();
+  const JobData data = OpenJobData(job).value();
+  const auto refused = [&](const std::string& precision) {
+    job.mutable_train()->set_precision(precision);
+    const absl::Status status = CompileJob(job, data).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    return std::string(status.message());
+  };
+  constexpr const char* kKeep = "set train.passes.keep_constants: false";
+  EXPECT_THAT(refused("bf16"), testing::Not(HasSubstr(kKeep)));  // it was tried
+  passes.set_keep_constants(true);
+  EXPECT_THAT(refused("bf16"), HasSubstr(kKeep));
+  EXPECT_THAT(refused("fp32"), testing::Not(HasSubstr(kKeep)));
+  job.mutable_train()->set_accumulate(2);
+  EXPECT_THAT(refused("fp32"), testing::Not(HasSubstr(kKeep)));
+  job.mutable_train()->set_recompute("selective");
+  EXPECT_THAT(refused("bf16"), testing::Not(HasSubstr(kKeep)));
+  job.mutable_train()->set_recompute("none");
+  passes.set_keep_constants(false);
+  EXPECT_THAT(refused("bf16"), testing::Not(HasSubstr(kKeep)));
+}
+
 }  // namespace
 }  // namespace lockstep::worker

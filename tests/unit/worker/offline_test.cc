@@ -72,6 +72,30 @@ TEST(MemoryNeed, GradientsAreCountedWhereTheyLie) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("resources.gpu_memory"));
 }
 
+TEST(MemoryNeed, ItIsSaidThatCopiesOfWeightsHadNoRoom) {
+  JobSpec job = SmallJob();
+  job.mutable_resources()->set_device("cuda");
+  job.mutable_train()->set_precision("bf16");
+  job.mutable_train()->mutable_eval()->set_block(1);
+  const auto told = [&job](bool room, bool kept) {
+    const Compiled now(job);
+    const JobReport report =
+        ReportOf(now.compiled, now.data.train->size(), MachineSpeed{1e9, 1e9, 2});
+    const bool said = ReportText(report).find("no room for copies of weights") != std::string::npos;
+    EXPECT_EQ(said, !room);
+    EXPECT_THAT(ReportJson(report),
+                HasSubstr(kept ? "\"keeps_constants\":true" : "\"keeps_constants\":false"));
+    return static_cast<int64_t>(now.compiled.need.gpu.total());
+  };
+  const int64_t with = told(true, true);
+  job.mutable_resources()->set_gpu_memory(with);
+  told(true, true);
+  job.mutable_resources()->set_gpu_memory(with - 1);
+  told(false, false);
+  job.mutable_train()->mutable_passes()->set_keep_constants(false);
+  told(true, false);
+}
+
 TEST(MemoryNeed, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
   JobSpec job = SmallJob();
   const size_t needed = Compiled(job).compiled.need.total();
