@@ -66,9 +66,9 @@ absl::StatusOr<std::string> Survivors::SaveIn(const Parts& parts, const Generati
                                              ReduceOrder::kFixed, parts.clock->Now() + kPatience));
   if (start_step == 0) return absl::FailedPreconditionError("no step was made");
   LS_RETURN_IF_ERROR(parts.look_at_folders(left, communicator.get()));
-  int first_holder = 0;
-  LS_RETURN_IF_ERROR(parts.trainer->JoinState(
-      communicator.get(), start_step, RunDir(parts.bootstrap->assignment()), &first_holder));
+  std::vector<int> holders;
+  LS_RETURN_IF_ERROR(parts.trainer->JoinState(communicator.get(), start_step,
+                                              RunDir(parts.bootstrap->assignment()), &holders));
   return parts.trainer->SaveTogether(communicator.get());
 }
 

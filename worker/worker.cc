@@ -348,16 +348,16 @@ class Worker {
 
   absl::StatusOr<TrainOutcome> Train(const Generation& generation, Communicator* communicator,
                                      ShardRange held) {
-    int first_holder = 0;
+    std::vector<int> holders;
     resume_.previous_generation = generation.previous_generation();
     LS_RETURN_IF_ERROR(LookAtFolders(generation, communicator));
     LS_RETURN_IF_ERROR(CompareWithBegan(generation, communicator));
     resume_.newest.reset();
     if (generation.has_newest_checkpoint()) resume_.newest = generation.newest_checkpoint();
     LS_RETURN_IF_ERROR(trainer_->JoinState(communicator, generation.start_step(),
-                                           RunDir(bootstrap_.assignment()), &first_holder));
+                                           RunDir(bootstrap_.assignment()), &holders));
     const RecordWriter::Part part =
-        record_writer_.InGeneration(generation, communicator->rank(), first_holder);
+        record_writer_.InGeneration(generation, communicator->rank(), holders);
     record_->SetWriter(part.writes, part.remembered);
     return trainer_->RunGeneration(communicator, held, part.writes ? record_.get() : nullptr);
   }

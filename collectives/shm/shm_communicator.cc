@@ -275,11 +275,14 @@ void ShmCommunicator::ReleaseDead() {
     PeerArena& arena = *group_.peers[i];
     // The laggard rule: a rank that did its part of a reduction and has not committed its step may
     // have to finish it, if anybody has. That needs the slice of a peer which did its part too; one
-    // that died before kept everybody from committing, and the step is done again.
+    // that died before kept everybody from committing, and the step is done again. Of one that has
+    // come to a later generation since that is not known any more.
     std::vector<PeerArena::Range> kept;
     const bool done = StampGeneration(committed) >= generation() && newest_.has_value() &&
                       static_cast<int64_t>(StampValue(committed)) - 1 >= newest_->step;
-    if (newest_.has_value() && !done && Reached(*arena.header(), newest_tick_)) {
+    const uint64_t phase = arena.header()->phase.load(std::memory_order_acquire);
+    const bool later = StampGeneration(phase) > generation();
+    if (newest_.has_value() && !done && (later || Reached(*arena.header(), newest_tick_))) {
       const Slice& slice = newest_->slices[i];
       kept.push_back({slice.data, static_cast<size_t>(slice.end - slice.begin) * sizeof(float)});
     }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -18,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "collectives/group_end.h"
+#include "collectives/shm/shm_transport.h"
 #include "common/check.h"
 #include "common/fd_passing.h"
 #include "common/life.h"
@@ -236,6 +238,67 @@ void ReleaseAfterDeath(bool behind) {
 TEST(ShmProcessesTest, SurvivorsGiveTheMemoryOfTheDeadBack) { ReleaseAfterDeath(false); }
 
 TEST(ShmProcessesTest, WhoIsBehindKeepsNoMoreOfTheDeadThanTheirSlices) { ReleaseAfterDeath(true); }
+
+// Rank 1, a thread, does its part of the reduction of step 7, and dies as it waits for rank 0 in
+// the next generation; rank 0 is behind, and may have to finish that step.
+TEST(ShmProcessesTest, WhoIsBehindKeepsTheSliceOfOneThatDiesInTheNextGeneration) {
+  constexpr int64_t kCount = 4096;
+  const auto page = LifePage::Create(8).value();
+  const int slots[2] = {page->Issue().value(), page->Issue().value()};
+  LS_CHECK(page->Take(slots[0]).ok());
+  ShmTransport::Options options;
+  options.arena_bytes = 1 << 20;
+  options.life = page.get();
+  const std::unique_ptr<ShmTransport> transports[2] = {ShmTransport::Create(options).value(),
+                                                       ShmTransport::Create(options).value()};
+  GroupSpec group;
+  group.generation = 1;
+  group.job = "job";
+  for (int r = 0; r < 2; ++r) {
+    GroupMember member;
+    member.rank = r;
+    member.pid = ::getpid();
+    member.shm_address = transports[r]->address();
+    member.key = transports[r]->key();
+    member.life_slot = slots[r];
+    member.shards = {r, r + 1};
+    group.members.push_back(member);
+  }
+  // A rank's communicator of generation 1, by which it has reduced step 7.
+  const auto reduce = [&](int rank) {
+    auto* const data = static_cast<float*>(transports[rank]->Allocate(kCount * 4, "leaf").value());
+    std::fill_n(data, kCount, static_cast<float>(rank + 1));
+    GroupSpec own = group;
+    own.rank = rank;
+    std::unique_ptr<Communicator> c = transports[rank]->Connect(own, Never()).value();
+    const NodeBuffer node{{rank, rank + 1}, data};
+    LS_CHECK(c->TreeReduce({absl::MakeConstSpan(&node, 1), kCount, data, 7, 0}, Never()).ok());
+    return c;
+  };
+  std::thread dying([&] {
+    const auto own_page = LifePage::Open(UniqueFd(::dup(page->fd()))).value();
+    LS_CHECK(own_page->Take(slots[1]).ok());
+    std::unique_ptr<Communicator> c = reduce(1);
+    c->PublishCommitted(7);
+    c->Abort("the generation is over");
+    c.reset();
+    GroupSpec next = group;
+    next.rank = 1;
+    next.generation = 2;
+    EXPECT_FALSE(transports[1]->Connect(next, absl::Now() + absl::Milliseconds(50)).ok());
+  });
+  const std::unique_ptr<Communicator> c = reduce(0);
+  dying.join();
+  ASSERT_EQ(page->Get(slots[1]), LifePage::State::kDead);
+  c->Abort("the generation is over");
+  c->ReleaseDead();
+  const auto reduced = c->NewestReduce();
+  ASSERT_TRUE(reduced.has_value());
+  for (const Slice& slice : reduced->slices) {
+    EXPECT_EQ(std::count(slice.data, slice.data + (slice.end - slice.begin), 3.0f),
+              slice.end - slice.begin);
+  }
+}
 
 TEST(ShmProcessesTest, WhoIsDoneMayLeave) {
   // A rank that ends after the last call is no reason for the others to fail in it.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who writes a run's record: rank 0 of each generation; what one that is gone did not write, the
-// first member with the job's state does.
+// Who writes a run's record: rank 0 of each generation; what one did not write that is gone, or was
+// a step behind, the first member with the job's state does.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_WORKER_CONTROL_RECORD_WRITER_H_
 #define LOCKSTEP_WORKER_CONTROL_RECORD_WRITER_H_
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "proto/coordinator.pb.h"
 
@@ -19,15 +20,26 @@ class RecordWriter {
     bool remembered = false;  // also what was only remembered (run_record.h)
   };
 
-  // This worker is `rank` of `generation`, in which `first_holder` is the first to have the state.
-  Part InGeneration(const Generation& generation, int rank, int first_holder) {
-    const bool gone = IsGone(writer_, generation) || IsGone(substitute_, generation);
+  // This worker is `rank` of `generation`, in which the ranks `holders`, of which there is one at
+  // least, had the state that it goes on from.
+  Part InGeneration(const Generation& generation, int rank, const std::vector<int>& holders) {
+    const bool gone =
+        HasNotWritten(writer_, generation, holders) || IsGone(substitute_, generation);
     writer_ = generation.members(0).incarnation();
-    substitute_ = gone ? generation.members(first_holder).incarnation() : "";
-    return {rank == 0, gone && rank == first_holder};
+    substitute_ = gone ? generation.members(holders.front()).incarnation() : "";
+    return {rank == 0, gone && rank == holders.front()};
   }
 
  private:
+  // Returns whether the last generation's rank 0 may not have written its last step: it is gone, or
+  // was behind the others, who had committed it.
+  static bool HasNotWritten(const std::string& incarnation, const Generation& generation,
+                            const std::vector<int>& holders) {
+    return IsGone(incarnation, generation) ||
+           (!incarnation.empty() && std::none_of(holders.begin(), holders.end(), [&](int holder) {
+             return generation.members(holder).incarnation() == incarnation;
+           }));
+  }
   static bool IsGone(const std::string& incarnation, const Generation& generation) {
     return !incarnation.empty() &&
            std::none_of(generation.members().begin(), generation.members().end(),

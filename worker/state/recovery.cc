@@ -91,7 +91,7 @@ absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator,
                                             ", where it is to go on"));
   }
   StateAgreement agreement;
-  agreement.first_holder = holders.front();
+  agreement.holders = holders;
   agreement.evaluated_step = rows[holders.front()].evaluated;
   for (const int holder : holders) {
     agreement.evaluated_step = std::min(agreement.evaluated_step, rows[holder].evaluated);

@@ -40,8 +40,9 @@ class OldState {
 };
 
 struct StateAgreement {
-  // The lowest rank that held the state.
-  int first_holder = 0;
+  // The ranks that held the state, in order.
+  std::vector<int> holders;
+  int first_holder() const { return holders.front(); }
   bool copied = false;  // this worker had to copy it
   // The newest step whose evaluation every holder has counted.
   int64_t evaluated_step = 0;

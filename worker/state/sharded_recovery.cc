@@ -81,7 +81,7 @@ absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, i
                                             ", where it is to go on"));
   }
   StateAgreement agreement;
-  agreement.first_holder = bound.front();
+  agreement.holders = bound;
   agreement.evaluated_step = rows[static_cast<size_t>(bound.front())].evaluated;
   for (const int rank : bound) {
     agreement.evaluated_step =
@@ -155,7 +155,11 @@ bool ShardedState::PutOldBack() {
 }
 
 absl::Status ShardedState::GiveUp(int64_t step, const std::string& why) {
-  if (old_.has_value() && old_->step() + 1 == step && PutOldBack()) {
+  // One that has put its old state back in a generation before this stands there.
+  const bool stands = step > 1 && parts_.executor->committed_step() == step - 1 &&
+                      parts_.halves->begun_step() == step - 1 &&
+                      std::count(held_.begin(), held_.end(), false) == 0;
+  if (stands || (old_.has_value() && old_->step() + 1 == step && PutOldBack())) {
     LS_LOG_WARNING << why << ": goes back to step " << step - 1
                    << ", after which this rank has all";
   } else {

@@ -194,7 +194,7 @@ absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced)
 }
 
 absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
-                                const std::string& run_dir, int* first_holder) {
+                                const std::string& run_dir, std::vector<int>* holders) {
   if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();
   LS_RETURN_IF_ERROR(executor_->PublishState());
   if (begun_step() != start_step) watch_.At(chaos::Place::kJoin, start_step);
@@ -205,7 +205,7 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
     LS_LOG_INFO << "has the state after step " << start_step << " from the other members";
     evaluated_step_ = agreement.evaluated_step;
   }
-  *first_holder = agreement.first_holder;
+  *holders = agreement.holders;
   if (start_step == 0) {
     // What was evaluated of steps that are lost says nothing of those that are made again.
     evaluated_step_ = 0;
@@ -219,7 +219,7 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
     const int64_t best_step = executor_->tracking().best_step;
     const bool just_resumed = resumed_.has_value() && resumed_->manifest.step == start_step &&
                               best_step == resumed_->manifest.best_step && best_step != start_step;
-    if (just_resumed && communicator->rank() == agreement.first_holder) {
+    if (just_resumed && communicator->rank() == agreement.first_holder()) {
       LS_RETURN_IF_ERROR(BringResumedBest(run_dir));
     }
   }
@@ -342,15 +342,19 @@ absl::Status Trainer::RunShards(Communicator* communicator, ShardRange held, int
     float* leaf = sums_->NextLeaf();
     const StepHeader::Wishes said = shard == held.begin ? wishes : StepHeader::Wishes{};
     const bool in_parts = shard + 1 == held.end && communicator->reduces_parts();
-    if (in_parts) {
-      // Written first: later it would wait for what has been begun.
+    // On a device it is written first, as later it would wait for what has been begun. In the
+    // host's memory peers may still read the last step's there, as they may its gradients.
+    const bool header_first = in_parts && !vector_->memory()->on_host();
+    if (header_first) {
       LS_RETURN_IF_ERROR(vector_->WriteHeader(shard, batch.ids_hash, said, leaf));
+    }
+    if (in_parts) {
       hooks.bucket_ready = [this, &last](int bucket) {
         return BeginReducing(last.first, last.second + 1, bucket);
       };
     }
     LS_RETURN_IF_ERROR(RunShard(batch, leaf, hooks));
-    if (!in_parts) {
+    if (!header_first) {
       LS_RETURN_IF_ERROR(vector_->WriteHeader(shard, batch.ids_hash, said, leaf));
     }
     LS_RETURN_IF_ERROR(sums_->LeafDone());

@@ -107,13 +107,14 @@ class Trainer {
   // moments it begins the step, and the next generation finishes it. `last` is the communicator
   // that reduced them. Errors: InvalidArgument as the job wishes for steps that are not finite.
   absl::Status FinishStep(Communicator* last, const ReducedStep& reduced);
-  // Brings the state to that after `start_step` with the other members; `first_holder` is set to
-  // the lowest rank that held it. An evaluation of that step that was due and that not all who held
-  // it had made is the first thing of the generation. When the step is 0, the members go on from a
-  // checkpoint if there is one; `run_dir` then gets the best weights so far. Blocks. Errors: as
-  // StatePolicy::Agree and RestoreState; InvalidArgument when it is of a step beyond the last one.
+  // Brings the state to that after `start_step` with the other members; `holders` is set to
+  // the ranks that held it, in order. An evaluation of that step that was due and that not all who
+  // held it had made is the first thing of the generation. When the step is 0, the members go on
+  // from a checkpoint if there is one; `run_dir` then gets the best weights so far. Blocks. Errors:
+  // as StatePolicy::Agree and RestoreState; InvalidArgument when it is of a step beyond the last
+  // one.
   absl::Status JoinState(Communicator* communicator, int64_t start_step, const std::string& run_dir,
-                         int* first_holder);
+                         std::vector<int>* holders);
 
   // Trains from the state's step to the end, or until a stop that all ranks agree on. `record` is
   // written when it is not null. Blocks. Errors: Aborted when the generation ended (the state is

@@ -212,6 +212,12 @@ class ProgramTest(unittest.TestCase):
         wait_until(lambda: not self.processes(), seconds, f"processes left: {[p.argv for p in self.processes()]}")
 
 
+def hashes_in(ledger):
+    """The hash of each (step, shard) of this ledger.bin."""
+    with open(ledger, "rb") as file:
+        return {(step, shard): value for step, shard, _, value in LEDGER_RECORD.iter_unpack(file.read())}
+
+
 def newest_record(ledger):
     """(step, generation) of the newest step that is written down in this ledger.bin; (0, 0): there is none."""
     try:

@@ -36,11 +36,14 @@ class Hosts(HostsTest):
             with self.subTest(resources):
                 path = self.job_file(resources, hidden=IN_PARTS)
                 expected = expected or self.alone(path)
+                ledger = glob.glob(os.path.join(self.dir, "alone/runs/*/ledger.bin"))[0]
                 job = self.submit(path)
                 status = self.end_of(job)
                 self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
                 self.assertEqual(status["result"]["model_sha256"], expected)
                 self.assertEqual(self.hosts_of(job), hosts)
+                own = glob.glob(os.path.join(self.dir, f"runs/*-{job}/ledger.bin"))[0]
+                self.assertEqual(harness.hashes_in(own), harness.hashes_in(ledger), "each step is of the same samples")
         secrets = [self.said(log) for log in ("coordinator", "h1", "h2", "h3")]
         with open(self.token, encoding="utf-8") as file:
             token = file.read().strip()

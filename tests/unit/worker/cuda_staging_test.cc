@@ -120,8 +120,8 @@ struct OneWorker {
     const absl::Time deadline = absl::Now() + absl::Minutes(5);
     LS_ASSIGN_OR_RETURN(const auto communicator,
                         transport->Connect({1, "small", "", members, 0}, deadline));
-    int first_holder = 0;
-    LS_RETURN_IF_ERROR(trainer->JoinState(communicator.get(), 0, "", &first_holder));
+    std::vector<int> holders;
+    LS_RETURN_IF_ERROR(trainer->JoinState(communicator.get(), 0, "", &holders));
     return trainer->RunGeneration(communicator.get(), members[0].shards, nullptr).status();
   }
 

@@ -20,53 +20,63 @@ Generation Of(const std::vector<std::string>& incarnations) {
 TEST(RecordWriterTest, RankZeroWritesAndNobodyElse) {
   RecordWriter first, second;
   const Generation generation = Of({"a", "b"});
-  EXPECT_TRUE(first.InGeneration(generation, 0, 0).writes);
-  EXPECT_FALSE(second.InGeneration(generation, 1, 0).writes);
+  EXPECT_TRUE(first.InGeneration(generation, 0, {0}).writes);
+  EXPECT_FALSE(second.InGeneration(generation, 1, {0}).writes);
 }
 
 TEST(RecordWriterTest, NobodyWritesWhatIsRememberedInTheFirstGeneration) {
   RecordWriter writer;
-  EXPECT_FALSE(writer.InGeneration(Of({"a", "b"}), 0, 0).remembered);
+  EXPECT_FALSE(writer.InGeneration(Of({"a", "b"}), 0, {0}).remembered);
 }
 
 TEST(RecordWriterTest, WhatOneThatIsGoneDidNotWriteASurvivorDoes) {
   RecordWriter writer;
-  writer.InGeneration(Of({"a", "b"}), 1, 0);
-  const RecordWriter::Part part = writer.InGeneration(Of({"b", "c"}), 0, 0);
+  writer.InGeneration(Of({"a", "b"}), 1, {0});
+  const RecordWriter::Part part = writer.InGeneration(Of({"b", "c"}), 0, {0});
   EXPECT_TRUE(part.writes);
   EXPECT_TRUE(part.remembered);
 }
 
 TEST(RecordWriterTest, WhoOnlyLostRankZeroHasWrittenItself) {
   RecordWriter writer;
-  writer.InGeneration(Of({"a", "b"}), 1, 0);
-  const RecordWriter::Part part = writer.InGeneration(Of({"b", "a"}), 0, 0);
+  writer.InGeneration(Of({"a", "b"}), 1, {0});
+  const RecordWriter::Part part = writer.InGeneration(Of({"b", "a"}), 0, {0, 1});
   EXPECT_TRUE(part.writes);
   EXPECT_FALSE(part.remembered) << "'a' is still there";
 }
 
+TEST(RecordWriterTest, WhatOneThatIsBehindDidNotWriteAnotherDoes) {
+  RecordWriter writer;
+  writer.InGeneration(Of({"a", "b", "c"}), 1, {0, 1, 2});
+  RecordWriter::Part part = writer.InGeneration(Of({"a", "b", "c"}), 1, {1, 2});
+  EXPECT_FALSE(part.writes);
+  EXPECT_TRUE(part.remembered) << "'a' did not come to the end of the step";
+  part = writer.InGeneration(Of({"c", "a", "b"}), 2, {0, 2});
+  EXPECT_FALSE(part.remembered) << "the first who has it does";
+}
+
 TEST(RecordWriterTest, ANewcomerHasNothingToWriteForAnother) {
   RecordWriter survivor;
-  survivor.InGeneration(Of({"a", "b"}), 1, 0);
+  survivor.InGeneration(Of({"a", "b"}), 1, {0});
   // Rank 0 is a newcomer here: the first to have the state is this one, which remembers.
-  const RecordWriter::Part part = survivor.InGeneration(Of({"c", "b"}), 1, 1);
+  const RecordWriter::Part part = survivor.InGeneration(Of({"c", "b"}), 1, {1});
   EXPECT_FALSE(part.writes);
   EXPECT_TRUE(part.remembered);
 }
 
 TEST(RecordWriterTest, WhatADeadSubstituteWasToWriteTheNextSurvivorDoes) {
   RecordWriter survivor;
-  survivor.InGeneration(Of({"a", "b", "c"}), 2, 0);
-  EXPECT_FALSE(survivor.InGeneration(Of({"d", "b", "c"}), 2, 1).remembered) << "'b' is to do it";
-  EXPECT_TRUE(survivor.InGeneration(Of({"d", "c"}), 1, 1).remembered);
-  EXPECT_FALSE(survivor.InGeneration(Of({"d", "c", "e"}), 1, 1).remembered) << "it has done it";
+  survivor.InGeneration(Of({"a", "b", "c"}), 2, {0});
+  EXPECT_FALSE(survivor.InGeneration(Of({"d", "b", "c"}), 2, {1, 2}).remembered) << "'b' is to do it";
+  EXPECT_TRUE(survivor.InGeneration(Of({"d", "c"}), 1, {1}).remembered);
+  EXPECT_FALSE(survivor.InGeneration(Of({"d", "c", "e"}), 1, {0, 1}).remembered) << "it has done it";
 }
 
 TEST(RecordWriterTest, ItIsTheLastGenerationsRankZeroThatCounts) {
   RecordWriter writer;
-  writer.InGeneration(Of({"a", "b"}), 1, 0);
-  writer.InGeneration(Of({"b", "c"}), 0, 0);
-  EXPECT_FALSE(writer.InGeneration(Of({"b"}), 0, 0).remembered) << "it wrote itself";
+  writer.InGeneration(Of({"a", "b"}), 1, {0});
+  writer.InGeneration(Of({"b", "c"}), 0, {0});
+  EXPECT_FALSE(writer.InGeneration(Of({"b"}), 0, {0}).remembered) << "it wrote itself";
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ TEST_F(RecoveryTest, WhoHasAnotherStateGetsThatOfTheStartStep) {
   const auto results = Agree(5, {0, 5, 0, 4});
   for (size_t r = 0; r < ranks_.size(); ++r) {
     ASSERT_TRUE(results[r].ok()) << results[r].status();
-    EXPECT_EQ(results[r]->first_holder, 1);
+    EXPECT_EQ(results[r]->first_holder(), 1);
     EXPECT_EQ(results[r]->copied, r == 0 || r == 2);
     EXPECT_EQ(results[r]->evaluated_step, 4);
     EXPECT_EQ(ranks_[r].executor->committed_step(), 5);
@@ -136,7 +136,7 @@ TEST_F(RecoveryTest, ASurvivorOnAnotherHostThatIsBehindTakesTheState) {
   const auto results = Agree(5, {0, 0, 0});
   for (size_t r = 0; r < ranks_.size(); ++r) {
     ASSERT_TRUE(results[r].ok()) << results[r].status();
-    EXPECT_EQ(results[r]->first_holder, 0);
+    EXPECT_EQ(results[r]->first_holder(), 0);
     EXPECT_EQ(results[r]->copied, r != 0);
     EXPECT_EQ(ranks_[r].executor->committed_step(), 5);
     EXPECT_EQ(std::memcmp(ranks_[r].state, ranks_[0].state, plan_->state_bytes()), 0);

@@ -90,7 +90,7 @@ TEST_F(ReplicatedStateTest, WhoIsNewCopiesItAndReplicasAreAlike) {
   const auto agreed = InGeneration(1, [&](StatePolicy& policy, Communicator* communicator) {
     const auto agreement = policy.Agree(communicator, 1, 0, deadline_);
     if (!agreement.ok()) return agreement.status();
-    EXPECT_EQ(agreement->first_holder, 1);
+    EXPECT_EQ(agreement->first_holder(), 1);
     EXPECT_EQ(agreement->copied, communicator->rank() == 0);
     return policy.CheckReplicas(communicator, 1, deadline_);
   });

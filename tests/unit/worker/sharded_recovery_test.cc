@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks with parts of the moments (sharded_state.h), through deaths at every point and the loss of
 // what they alone had: nothing is lost that somebody has, and nobody has what it does not say.
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
@@ -126,6 +127,46 @@ TEST_P(ShardedRecoveryTest, WhoIsBehindKeepsWhatItHasUntilAllHaveMore) {
     }
     EXPECT_FALSE(died);
   }
+}
+
+// The one ahead dies as a third joins, which lives on and says what step the newer state is of.
+TEST_P(ShardedRecoveryTest, WhoHasPutItsStateBackStandsWhereAJoinerSaysMore) {
+  bool died = true;
+  for (int call = 0; died && call < 100; ++call) {
+    SCOPED_TRACE(absl::StrCat("rank 0 dies in call ", call));
+    members_.clear();
+    for (int i = 0; i < 2; ++i) Add();
+    Generation(0, [&](Member* member, Communicator* communicator) {
+      Train(member, communicator, 2);
+      if (communicator->rank() == 0) Begin(member);
+    });
+    Add();
+    const auto agree = [&](int64_t step, int calls) {
+      Generation(
+          step,
+          [&, step](Member* member, Communicator* communicator) {
+            const bool dies = calls >= 0 && communicator->rank() == 0;
+            DyingCommunicator mortal(communicator, dies ? calls : -2);
+            member->sharded->Agree(&mortal, step, 0, Deadline()).status().IgnoreError();
+            if (dies) died = mortal.died();
+          },
+          /*agree=*/false);
+    };
+    agree(3, call);
+    if (!died) break;
+    Kill(0);
+    // The coordinator goes on after the newest step that anybody says it has.
+    int64_t step = 0;
+    for (int generations = 0; generations < 3; ++generations) {
+      step = 0;
+      for (const auto& member : members_) step = std::max(step, member->executor->begun_step());
+      agree(step, -2);
+    }
+    ASSERT_GE(members_[0]->executor->begun_step(), 2) << "a living worker had all after step 2";
+    Generation(step, [&](Member* m, Communicator* c) { ExpectState(*m, c, step); });
+    died = true;
+  }
+  EXPECT_FALSE(died);
 }
 
 TEST_P(ShardedRecoveryTest, WhenBothHoldersAreGoneAllGoBackToTheStart) {

@@ -94,6 +94,8 @@ struct TrainerRank {
   ProgressBoard board;
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<Communicator> last;
+  // What it connects to is wrapped by, if anything.
+  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> wrap;
   // With SaveIn.
   checkpoint::RecordingStorage storage;
   ResumeSource source;
@@ -182,10 +184,10 @@ class TrainerRanks : public ::testing::Test {
     }
     rank->board.EnterGeneration(group.generation);
     LS_ASSIGN_OR_RETURN(rank->last, rank->transport.Connect(group, deadline));
-    int first_holder = 0;
+    if (rank->wrap) rank->last = rank->wrap(std::move(rank->last));
+    std::vector<int> holders;
     const std::string run_dir = rank->record == nullptr ? "" : rank->record->run_dir();
-    LS_RETURN_IF_ERROR(
-        rank->trainer->JoinState(rank->last.get(), start_step, run_dir, &first_holder));
+    LS_RETURN_IF_ERROR(rank->trainer->JoinState(rank->last.get(), start_step, run_dir, &holders));
     return rank->trainer->RunGeneration(rank->last.get(),
                                         group.members[static_cast<size_t>(group.rank)].shards,
                                         group.rank == 0 ? rank->record.get() : nullptr);

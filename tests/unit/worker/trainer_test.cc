@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/unit/worker/parts_communicator.h"
 #include "tests/unit/worker/trainer_ranks.h"
 
 namespace lockstep::worker {
@@ -37,6 +38,22 @@ TEST_F(TrainerTest, AnyNumberOfRanksGivesTheSameState) {
     // TrainerRank 0 told the coordinator of the evaluation, which is the same too.
     EXPECT_EQ(ranks[0]->trainer->eval()->loss(), alone[0]->trainer->eval()->loss());
     EXPECT_EQ(ranks[0]->board.step, kTrainedSteps);
+  }
+}
+
+// Gradients are reduced while others are computed, and nothing of a result goes before all have it.
+TEST_F(TrainerTest, AResultStaysUntilAllHaveCommittedItsStep) {
+  const Ranks alone = Undisturbed();
+  for (const int world : {1, 2, kTrainedShards}) {
+    SCOPED_TRACE(world);
+    const Ranks ranks = Start(world);
+    for (const auto& rank : ranks) {
+      rank->wrap = [](std::unique_ptr<Communicator> inner) {
+        return std::make_unique<PartsCommunicator>(std::move(inner));
+      };
+    }
+    for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+    ExpectSameAs(alone, ranks);
   }
 }
 
