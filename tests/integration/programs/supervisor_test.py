@@ -17,6 +17,22 @@ from nodes import Nodes
 
 DISK = os.environ.get("LOCKSTEP_DISK_TROUBLE", "")  # the library that makes the trouble
 
+# Prints numbered lines, and none while it is held.
+COUNT = """
+import os, time
+i = 0
+while not os.path.exists("go"):
+    if os.path.exists("hold"):
+        open("held", "w").close()
+    else:
+        print("line", i, flush=True)
+        i += 1
+        with open("printing", "w") as file:
+            file.write(str(i))
+        os.rename("printing", "printed")
+    time.sleep(0.002)
+"""
+
 
 class Supervised(Nodes):
     def job_file(self, nodes=1, nproc=2, steps=steps_that_last(30), restarts=0, name="tiny"):
@@ -142,18 +158,16 @@ class Adoption(Supervised):
         wait_until(lambda: not self.supervisors(), 20, "the supervisor ends")
 
     def test_what_is_printed_meanwhile_is_in_the_log(self):
+        job, log = self.counting()
+        self.kill_between_lines(log)
+        count = self.printed()
+        wait_until(lambda: self.read(log).count("\n") > count + 20, 30, "it prints on")
         self.start_agent("node", 1)
-        program = ("import time\nfor i in range(60):\n  print('line', i, flush=True)\n  time.sleep(0.1)\n")
-        job = self.submit_command(program)
-        log = os.path.join(self.describe(job)["status"]["run_dir"], "logs/0.log")
-        log = os.path.join(self.dir, log)
-        wait_until(lambda: "line 3" in self.read(log), 30, "it prints")
-        self.end(self.agents["node"], signal.SIGKILL)
-        wait_until(lambda: "line 20" in self.read(log), 30, "it prints on")
-        self.start_agent("node", 1)
+        self.take_over(1)
+        self.prints_on(20, "it prints to the next agent")
+        self.write("go", "")
         self.ended(job)
-        lines = [line for line in self.read(log).splitlines() if line.startswith("line ")]
-        self.assertEqual(lines, [f"line {i}" for i in range(60)])
+        self.assertEqual(self.read(log).splitlines(), [f"line {i}" for i in range(self.printed())])
 
     def test_a_line_that_is_begun_is_whole_with_the_next_agent(self):
         self.start_agent("node", 1)
@@ -190,25 +204,48 @@ class Adoption(Supervised):
         self.start_agent("node", 1)
         self.ended(job)
 
+    def trouble(self):
+        """An agent's environment with which its logs' disk is as the file `disk` says."""
+        return {"LD_PRELOAD": DISK, "LOCKSTEP_TEST_DISK": self.write("disk", "well"),
+                "LOCKSTEP_TEST_DISK_OF": "logs/0.log"}
+
+    def take_over(self, times):
+        wait_until(lambda: self.said("node").count("is taken over") == times, 20, "the next agent takes it over")
+
+    def counting(self, **trouble):
+        """A node with a job that prints numbered lines; the job, and its log."""
+        self.start_agent("node", 1, **trouble)
+        job = self.submit_command(COUNT)
+        log = os.path.join(self.dir, self.describe(job)["status"]["run_dir"], "logs/0.log")
+        wait_until(lambda: "line" in self.read(log), 30, "it prints")
+        return job, log
+
+    def printed(self):
+        return int(self.read(os.path.join(self.dir, "printed")) or 0)
+
+    def prints_on(self, lines, why):
+        count = self.printed()
+        wait_until(lambda: self.printed() > count + lines, 30, why)
+
+    def kill_between_lines(self, log):
+        """Kills the agent when it has written what it has read, which is lost with it otherwise."""
+        hold, held = self.write("hold", ""), os.path.join(self.dir, "held")
+        wait_until(lambda: os.path.exists(held), 30, "the job prints nothing for a while")
+        wait_until(lambda: self.read(log).count("\n") == self.printed(), 30, "its lines are written")
+        self.end(self.agents["node"], signal.SIGKILL)
+        os.remove(hold)
+
     @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
     def test_a_log_that_hangs_keeps_no_worker_from_the_next_agent(self):
-        disk = self.write("disk", "well")
-        trouble = {"LD_PRELOAD": DISK, "LOCKSTEP_TEST_DISK": disk, "LOCKSTEP_TEST_DISK_OF": "logs/0.log"}
-        self.start_agent("node", 1, **trouble)
-        job = self.submit_command("import os, time\ni = 0\nwhile not os.path.exists('go'):\n"
-                                  "  print('line', i, flush=True)\n  i += 1\n"
-                                  "  open('printed', 'w').write(str(i))\n  time.sleep(0.002)\n")
-        log = os.path.join(self.dir, self.describe(job)["status"]["run_dir"], "logs/0.log")
-        printed = lambda: int(self.read(os.path.join(self.dir, "printed")) or 0)
-        wait_until(lambda: "line" in self.read(log), 30, "it prints")
-        self.end(self.agents["node"], signal.SIGKILL)
-        count = printed()
-        wait_until(lambda: printed() > count + 50, 30, "it prints on")
+        trouble = self.trouble()
+        job, log = self.counting(**trouble)
+        self.kill_between_lines(log)
+        self.prints_on(50, "it prints on")
         self.write("disk", "stalls")
-        count = printed()
-        wait_until(lambda: printed() > count + 500, 30, "nor does the worker wait for its log")
+        count = self.printed()
+        self.prints_on(500, "nor does the worker wait for its log")
         self.start_agent("node", 1, **trouble)
-        wait_until(lambda: "is taken over" in self.said("node"), 20, "the next agent takes it over")
+        self.take_over(1)
         self.write("disk", "well")
         self.write("go", "")
         self.ended(job)
