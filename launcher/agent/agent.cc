@@ -205,8 +205,12 @@ void AgentImpl::Detach() {
   detached_ = true;
   loop_->Stop();
   for (const auto& [incarnation, worker] : workers_) worker->LeavePartial();
-  // What comes next into the logs comes from the supervisors.
   SettleDisks();
+  // What waits for a disk that does not answer comes into the logs from the supervisors, as does
+  // what is printed next.
+  for (const auto& [incarnation, worker] : workers_) worker->StopLogging();
+  SettleDisks();  // what is being written
+  for (const auto& [incarnation, worker] : workers_) worker->LeaveUnlogged();
 }
 
 std::vector<std::string> AgentImpl::SettleDisks() {

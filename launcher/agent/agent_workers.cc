@@ -203,6 +203,7 @@ void AgentImpl::WatchWorker(WorkerProcess* worker) {
 }
 
 void AgentImpl::WatchOutput(WorkerProcess* worker) {
+  if (!worker->disk()->has_room()) return HoldOutput(worker);  // as when it was taken over
   for (int stream = 0; stream < 2; ++stream) {
     if (worker->has_ended(stream)) continue;
     const int fd = worker->output_fd(stream);

@@ -13,7 +13,7 @@
 
 namespace lockstep::launcher {
 
-std::string Joined(const std::vector<std::string>& lines) {
+std::string Joined(std::span<const std::string> lines) {
   size_t bytes = lines.size();
   for (const std::string& line : lines) bytes += line.size();
   std::string text;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,7 +21,7 @@
 namespace lockstep::launcher {
 
 // Returns the lines in one text, each with its "\n".
-std::string Joined(const std::vector<std::string>& lines);
+std::string Joined(std::span<const std::string> lines);
 
 // Cuts a byte stream into lines without their ends ("\n" or "\r\n").
 class LineSplitter {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,8 @@ constexpr int kPipeBytes = 256 << 10;
 constexpr size_t kReadAtOnce = 256 << 10;
 // What a text takes that waits for the disk, however short it is (bytes).
 constexpr size_t kOfWaiting = 256;
+// And each of its lines, where it is left to a supervisor (bytes).
+constexpr size_t kOfEachLine = 64;
 
 absl::Status MakePipe(UniqueFd* read_end, UniqueFd* write_end) {
   int fds[2];
@@ -137,17 +140,21 @@ ProcessStarter::Callbacks WorkerProcess::Adopt(std::shared_ptr<SupervisorClient>
   disk_ = node_->disk(assignment_.job_id());
   log_ = std::make_shared<LogFile>();
   log_->Use(std::move(kept.fds[2]), LogPath());
-  std::vector<std::string> unlogged;
   if (const int64_t lost = kept.process.lost_lines(); lost > 0) {
-    unlogged.push_back(absl::StrCat("[", lost, lost == 1 ? " line is" : " lines are",
-                                    " missing here: this log could not be written]"));
+    Write(/*is_stderr=*/false, {absl::StrCat("[", lost, lost == 1 ? " line is" : " lines are",
+                                             " missing here: this log could not be written]")});
   }
+  std::vector<std::string> unlogged;  // of one stream
+  bool of_stderr = false;
   for (const PrintedLine& line : kept.process.lines()) {
     last_lines_.Add(line.is_stderr(), line.text());
-    if (line.unlogged()) unlogged.push_back(line.text());
-    node_->on_lines(this, line.is_stderr(), {line.text()});
+    if (!line.told()) node_->on_lines(this, line.is_stderr(), {line.text()});
+    if (!line.unlogged()) continue;
+    if (line.is_stderr() != of_stderr) Write(of_stderr, std::exchange(unlogged, {}));
+    of_stderr = line.is_stderr();
+    unlogged.push_back(line.text());
   }
-  Write(unlogged);
+  Write(of_stderr, unlogged);
   return Callbacks();
 }
 
@@ -157,7 +164,14 @@ void WorkerProcess::Forget() {
 
 void WorkerProcess::LeavePartial() {
   if (starter_ == nullptr) return;
-  starter_->LeavePartial(spawn_id_, streams_[0].splitter.partial(), streams_[1].splitter.partial());
+  starter_->LeaveOutput(
+      spawn_id_, {.out = streams_[0].splitter.partial(), .err = streams_[1].splitter.partial()});
+}
+
+void WorkerProcess::StopLogging() { unlogged_->Stop(); }
+
+void WorkerProcess::LeaveUnlogged() {
+  if (starter_ != nullptr) starter_->LeaveOutput(spawn_id_, {.unlogged = unlogged_->Unwritten()});
 }
 
 void WorkerProcess::OpenLog(std::function<void(const Log&)> done) {
@@ -276,16 +290,29 @@ void WorkerProcess::HandleLines(int stream, const std::vector<std::string>& line
   if (lines.empty()) return;
   for (const std::string& line : lines) last_lines_.Add(stream == 1, line);
   node_->on_lines(this, stream == 1, lines);
-  Write(lines);
+  Write(stream == 1, lines);
 }
 
-void WorkerProcess::Write(const std::vector<std::string>& lines) {
-  if (lines.empty() || log_ == nullptr) return;
+// As many texts as it takes: one that is being written when the agent ends may come twice.
+void WorkerProcess::Write(bool is_stderr, const std::vector<std::string>& lines) {
+  if (log_ == nullptr) return;
+  const std::span<const std::string> all(lines);
+  for (size_t begin = 0, bytes = 0, end = 0; end < all.size(); ++end) {
+    bytes += all[end].size() + 1;
+    if (end + 1 < all.size() && bytes < kReadAtOnce) continue;
+    WriteText(is_stderr, all.subspan(begin, end + 1 - begin));
+    begin = end + 1;
+    bytes = 0;
+  }
+}
+
+void WorkerProcess::WriteText(bool is_stderr, std::span<const std::string> lines) {
   std::string text = Joined(lines);
-  const size_t bytes = text.size() + kOfWaiting;
+  const size_t bytes = text.size() + kOfWaiting + kOfEachLine * lines.size();
+  unlogged_->Add({is_stderr, std::move(text)});
   disk_->Do(
-      [node = node_, log = log_, text = std::move(text)] {
-        const absl::Status logged = log->Append(text);
+      [node = node_, log = log_, unlogged = unlogged_] {
+        const absl::Status logged = unlogged->WriteOldest(log.get());
         if (!logged.ok()) node->post([node, logged] { node->on_warning(logged); });
       },
       bytes);

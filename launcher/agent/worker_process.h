@@ -20,6 +20,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@
 #include "common/life.h"
 #include "launcher/agent/account.h"
 #include "launcher/agent/epoch.h"
+#include "launcher/agent/log_queue.h"
 #include "launcher/agent/output.h"
 #include "launcher/agent/run_disk.h"
 #include "launcher/spawner/process_starter.h"
@@ -102,6 +104,11 @@ class WorkerProcess {
   void Forget();
   // The next agent gets what of a line was read; called when nothing more is.
   void LeavePartial();
+  // Begins to write nothing more into its log.
+  void StopLogging();
+  // The next agent gets what was read and is not in the log; called when nothing more is read,
+  // after StopLogging.
+  void LeaveUnlogged();
   // The process has ended, or was never started: its life is over, and the page's word is free for
   // others. Returns its place among the deaths of the page; 0: it had no life there.
   int64_t EndLife();
@@ -138,7 +145,8 @@ class WorkerProcess {
     LineSplitter splitter;
     bool ended = false;
   };
-  void Write(const std::vector<std::string>& lines);
+  void Write(bool is_stderr, const std::vector<std::string>& lines);
+  void WriteText(bool is_stderr, std::span<const std::string> lines);
   void CloseLog();
   void HandleLines(int stream, const std::vector<std::string>& lines);
   WorkerBootstrap Bootstrap() const;
@@ -162,6 +170,7 @@ class WorkerProcess {
   std::optional<Account> account_;
   std::shared_ptr<RunDisk> disk_;
   std::shared_ptr<LogFile> log_;  // used on the disk's thread
+  const std::shared_ptr<LogQueue> unlogged_ = std::make_shared<LogQueue>();
   LastLines last_lines_;
 };
 

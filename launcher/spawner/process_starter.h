@@ -58,6 +58,16 @@ class ProcessStarter {
     absl::Status why;
     bool of_folder = false;  // Request::cwd could not be entered
   };
+  // What an agent has read of a process's output and another has to go on with.
+  struct Output {
+    struct Text {
+      bool is_stderr = false;
+      std::string lines = {};  // each with its "\n"
+    };
+    std::vector<Text> unlogged = {};  // in their order
+    // Of lines of stdout and stderr whose ends have not come yet.
+    std::string out = {}, err = {};
+  };
   // `call`, by which ChildStart names what failed, did so with this errno.
   static Failure FailureOf(int error_number, std::string_view call) {
     return {ErrnoStatus(error_number, call), call == kEnterFolder};
@@ -77,10 +87,9 @@ class ProcessStarter {
   virtual absl::StatusOr<uint64_t> Spawn(const Request& request, Callbacks callbacks) = 0;
   // Sends `signal` to the process group of `id`. No effect once it has exited.
   virtual absl::Status Kill(uint64_t id, int signal) = 0;
-  // Hands over what was read of the last lines of `id`'s stdout and stderr, whose ends have not
-  // come yet, for the agent after this one. The spawner, which knows none, ignores it.
-  virtual void LeavePartial(uint64_t /*id*/, const std::string& /*out*/,
-                            const std::string& /*err*/) {}
+  // Hands over what was read of `id`'s output, for the agent after this one. The spawner, which
+  // knows none, ignores it.
+  virtual void LeaveOutput(uint64_t /*id*/, const Output& /*output*/) {}
   // Nobody wants to know any more how `id` ended, or that it could not be started.
   virtual void Forget(uint64_t id) = 0;
 };

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <deque>
@@ -37,7 +38,8 @@ class KeptOutput::Log : public std::enable_shared_from_this<KeptOutput::Log> {
     absl::MutexLock lock(&mu_);
     return waiting_bytes_ <= kRoom;
   }
-  void Take(int stream, const std::vector<std::string>& lines);
+  // `told`: an agent has told who follows the job.
+  void Take(int stream, const std::vector<std::string>& lines, bool told);
   void HandOver(KeptProcess* kept);
   void TakeBack(const KeptProcess& kept);
 
@@ -45,6 +47,7 @@ class KeptOutput::Log : public std::enable_shared_from_this<KeptOutput::Log> {
   struct Line {
     int stream;
     std::string text;
+    bool told;
   };
   struct Told {
     Line line;
@@ -81,16 +84,16 @@ void KeptOutput::Log::Use() {
   works_ = file_.fd() >= 0;
 }
 
-void KeptOutput::Log::Take(int stream, const std::vector<std::string>& lines) {
+void KeptOutput::Log::Take(int stream, const std::vector<std::string>& lines, bool told) {
   absl::MutexLock lock(&mu_);
   for (const std::string& text : lines) {
     // Without a log the job goes on, and the lines wait for an agent that can write them.
     if (!works_) {
-      Keep({stream, text}, /*logged=*/false);
+      Keep({stream, text, told}, /*logged=*/false);
       continue;
     }
     waiting_bytes_ += text.size() + kOfLine;
-    waiting_.push_back({stream, text});
+    waiting_.push_back({stream, text, told});
   }
   Schedule();
 }
@@ -156,6 +159,7 @@ void KeptOutput::Log::HandOver(KeptProcess* kept) {
     line->set_is_stderr(printed.stream == 1);
     line->set_text(printed.text);
     line->set_unlogged(!logged);
+    line->set_told(printed.told);
   };
   absl::MutexLock lock(&mu_);
   for (const Told& told : told_) add(told.line, told.logged);
@@ -182,7 +186,7 @@ void KeptOutput::Log::TakeBack(const KeptProcess& kept) {
   lost_ += kept.lost_lines();
   for (int i = kept.lines_size(); i-- > 0;) {
     const PrintedLine& printed = kept.lines(i);
-    Line line{printed.is_stderr() ? 1 : 0, printed.text()};
+    Line line{printed.is_stderr() ? 1 : 0, printed.text(), printed.told()};
     if (printed.unlogged() && works_) {
       waiting_bytes_ += line.text.size() + kOfLine;
       waiting_.push_front(std::move(line));
@@ -211,6 +215,15 @@ int KeptOutput::log() const { return log_->fd(); }
 
 bool KeptOutput::has_room() const { return log_->has_room(); }
 
+void KeptOutput::TakeUnlogged(int stream, std::string_view lines) {
+  std::vector<std::string> split;
+  for (size_t end; !lines.empty(); lines.remove_prefix(std::min(end + 1, lines.size()))) {
+    end = std::min(lines.find('\n'), lines.size());
+    split.emplace_back(lines.substr(0, end));
+  }
+  log_->Take(stream, split, /*told=*/true);
+}
+
 void KeptOutput::Begin(int stream, const std::string& partial) {
   std::vector<std::string> lines;
   streams_[stream].splitter.Feed(partial, &lines);
@@ -237,7 +250,7 @@ void KeptOutput::Read(int stream) {
 }
 
 void KeptOutput::Take(int stream, const std::vector<std::string>& lines) {
-  if (!lines.empty()) log_->Take(stream, lines);
+  if (!lines.empty()) log_->Take(stream, lines, /*told=*/false);
 }
 
 void KeptOutput::HandOver(KeptProcess* kept) {

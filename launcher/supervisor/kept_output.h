@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/fd.h"
@@ -39,6 +40,8 @@ class KeptOutput {
   bool has_room() const;
   // Reads what stream 0 (stdout) or 1 (stderr) has; closes it at its end.
   void Read(int stream);
+  // Takes lines, each with its "\n", that an agent has read, and told of, and did not write.
+  void TakeUnlogged(int stream, std::string_view lines);
   // Takes what an agent has read of the line that comes next.
   void Begin(int stream, const std::string& partial);
   // A line of our own.

@@ -151,13 +151,18 @@ absl::Status SupervisorClient::Kill(uint64_t id, int signal) {
   return Send(command, {});
 }
 
-void SupervisorClient::LeavePartial(uint64_t id, const std::string& out, const std::string& err) {
-  if (out.empty() && err.empty()) return;
+void SupervisorClient::LeaveOutput(uint64_t id, const Output& output) {
+  if (output.unlogged.empty() && output.out.empty() && output.err.empty()) return;
   SupervisorCommand command;
   PartialLines& partial = *command.mutable_partial();
   partial.set_id(id);
-  partial.set_out(out);
-  partial.set_err(err);
+  for (const Output::Text& text : output.unlogged) {
+    UnloggedLines& unlogged = *partial.add_unlogged();
+    unlogged.set_is_stderr(text.is_stderr);
+    unlogged.set_lines(text.lines);
+  }
+  partial.set_out(output.out);
+  partial.set_err(output.err);
   // One that is gone has no agent after this one.
   Send(command, {}).IgnoreError();
 }

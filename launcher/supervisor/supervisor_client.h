@@ -51,7 +51,7 @@ class SupervisorClient : public ProcessStarter {
 
   absl::StatusOr<uint64_t> Spawn(const Request& request, Callbacks callbacks) override;
   absl::Status Kill(uint64_t id, int signal) override;
-  void LeavePartial(uint64_t id, const std::string& out, const std::string& err) override;
+  void LeaveOutput(uint64_t id, const Output& output) override;
   void Forget(uint64_t id) override;
 
   // It can start processes: it lives, and does not end. As of now, whatever was reported before.

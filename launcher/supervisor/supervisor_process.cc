@@ -239,6 +239,9 @@ void SupervisorProcess::Handle(const SupervisorCommand& command, std::vector<Uni
     case SupervisorCommand::kPartial: {
       const auto found = children_.find(command.partial().id());
       if (found == children_.end()) return;
+      for (const UnloggedLines& unlogged : command.partial().unlogged()) {
+        found->second.output->TakeUnlogged(unlogged.is_stderr() ? 1 : 0, unlogged.lines());
+      }
       found->second.output->Begin(0, command.partial().out());
       return found->second.output->Begin(1, command.partial().err());
     }

@@ -255,6 +255,30 @@ class Adoption(Supervised):
         self.assertGreater(len(lines), count)
         wait_until(lambda: not self.supervisors(), 20, "the supervisor ends")
 
+    @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+    def test_an_agent_that_ends_while_a_log_hangs_leaves_its_lines_to_the_next_one(self):
+        trouble = self.trouble()
+        job, log = self.counting(**trouble)
+        self.kill_between_lines(log)
+        self.write("disk", "stalls")
+        self.prints_on(500, "its supervisor keeps what it prints")
+        for number in (1, 2):
+            self.start_agent("node", 1, **trouble)
+            self.take_over(number)
+            self.prints_on(200, "and reads on")
+            self.end(self.agents["node"], signal.SIGTERM)
+        self.start_agent("node", 1, **trouble)
+        self.take_over(3)
+        self.write("disk", "well")
+        self.write("go", "")
+        self.ended(job)
+        lines = self.read(log).splitlines()
+        self.assertEqual(sorted(lines), sorted(f"line {i}" for i in range(self.printed())), "nothing is missing")
+        told = [line.split("] ")[1] for line in self.ask("logs", job).splitlines() if "] line" in line]
+        self.assertGreater(len(told), 0)
+        self.assertEqual(len(told), len(set(told)), "nothing is told twice")
+        wait_until(lambda: not self.supervisors(), 20, "the supervisor ends")
+
     def test_a_command_goes_on_without_an_agent(self):
         self.start_agent("node", 2)
         job = self.submit_command("import os, time\nopen('ran', 'a').write(os.environ['RANK'])\ntime.sleep(8)\n", nproc=2)

@@ -214,6 +214,33 @@ TEST(KeptOutputTest, WhatNoAgentGotComesToTheLogAfterAll) {
   std::filesystem::remove(path);
 }
 
+// As when the log's disk did not answer until it ended.
+TEST(KeptOutputTest, WhatAnAgentLeavesUnwrittenComesToTheLogAndIsToldOnce) {
+  const std::string path = ::testing::TempDir() + "/left.log";
+  std::ofstream(path).close();
+  Printed printed(path.c_str());
+  printed.kept->TakeUnlogged(0, "one\r\n\n");
+  printed.kept->TakeUnlogged(1, "two\n");
+  printed.kept->Begin(0, "beg");
+  printed.Print("un\n");
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), "one\r\n\ntwo\nbegun\n");
+  KeptProcess process;
+  EXPECT_THAT(printed.HandOver(&process), ElementsAre());
+  ASSERT_THAT(process.lines(), SizeIs(4));
+  EXPECT_TRUE(process.lines(2).is_stderr());
+  EXPECT_TRUE(process.lines(2).told());
+  EXPECT_FALSE(process.lines(3).told());
+  printed.kept->TakeBack(process);
+  KeptProcess next;
+  printed.HandOver(&next);
+  ASSERT_THAT(next.lines(), SizeIs(4));
+  EXPECT_TRUE(next.lines(2).told());
+  std::filesystem::remove(path);
+}
+
 TEST(KeptOutputTest, LinesWaitForADiskUntilThereIsNoRoom) {
   absl::Notification answers;
   const std::string path = ::testing::TempDir() + "/slow.log";
