@@ -79,9 +79,9 @@ size_t StandardStreams::waiting() const {
   return waiting_;
 }
 
-absl::Status StandardStreams::out_written() const {
+absl::Status StandardStreams::out_failure() const {
   absl::MutexLock lock(&mu_);
-  return out_written_;
+  return out_failure_;
 }
 
 void StandardStreams::Take(int stream, std::string_view text) {
@@ -92,6 +92,7 @@ void StandardStreams::Take(int stream, std::string_view text) {
       ++left_out_;
       if (stream == 0) {
         out_written_ = absl::UnavailableError("nobody reads it");
+        out_failure_.Update(out_written_);
         newest_out_ = next_++;
       }
       return;
@@ -197,8 +198,10 @@ void StandardStreams::WriteSome(int stream) {
     streams_[stream].waiting -= done;
     waiting_ -= done;
     if (text.written == text.text.size()) {
-      if (stream == 0 && text.number == newest_out_) {
-        out_written_ = why == 0 ? absl::OkStatus() : ErrnoStatus(why, "write");
+      if (stream == 0) {
+        const absl::Status written = why == 0 ? absl::OkStatus() : ErrnoStatus(why, "write");
+        out_failure_.Update(written);
+        if (text.number == newest_out_) out_written_ = written;
       }
       texts.pop_front();
     }

@@ -44,8 +44,9 @@ class StandardStreams : public TextSink {
   void Err(std::string_view text) override { Take(1, text); }
   size_t waiting() const override;
   void AwaitRoom() override;
-  // Returns why the newest text for stdout that is through could not be written. Does not block.
-  absl::Status out_written() const;
+  // Returns why the first of all texts for stdout that could not be written was not, whatever came
+  // after it. Does not block.
+  absl::Status out_failure() const;
   absl::Status Flush() override;
   void Hurry() override;
 
@@ -82,6 +83,7 @@ class StandardStreams : public TextSink {
   // How the newest text for stdout went, once it has gone, and its number.
   absl::Status out_written_ ABSL_GUARDED_BY(mu_);
   uint64_t newest_out_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Status out_failure_ ABSL_GUARDED_BY(mu_);
   bool hurried_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   Thread thread_;

@@ -397,10 +397,11 @@ int RunVerb(const LogsArgs& args) {
         }
         streams.Out(text);
         streams.AwaitRoom();
-        return !stopped && streams.out_written().ok();
+        return !stopped && streams.out_failure().ok();
       },
       kReconnectFor);
-  const absl::Status written = streams.Flush();
+  streams.Flush().IgnoreError();
+  const absl::Status written = streams.out_failure();  // of any line
   if (stopped) return kExitInterrupted;
   if (!followed.ok()) return Complain(followed);
   if (!written.ok()) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/synchronization/notification.h"
@@ -74,6 +75,20 @@ TEST(StandardStreamsTest, WhoSaysSomethingDoesNotWaitForTheOthersReader) {
   EXPECT_EQ(err.Read(10), "a warning\n") << "nobody reads stdout";
   EXPECT_GT(streams.waiting(), TextSink::kRoom);
   streams.Hurry();
+}
+
+TEST(StandardStreamsTest, WhatCouldNotBeWrittenIsKnownWhenMoreWas) {
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  const UniqueFd well(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  const UniqueFd out(::fcntl(full.get(), F_DUPFD_CLOEXEC, 0));
+  StandardStreams streams(out.get(), well.get(), kStill);
+  EXPECT_TRUE(streams.out_failure().ok());
+  streams.Out("one\n");
+  EXPECT_TRUE(absl::IsResourceExhausted(streams.Flush()));
+  ASSERT_EQ(::dup3(well.get(), out.get(), O_CLOEXEC), out.get());
+  streams.Out("two\n");
+  EXPECT_TRUE(streams.Flush().ok()) << "the newest one";
+  EXPECT_TRUE(absl::IsResourceExhausted(streams.out_failure()));
 }
 
 TEST(StandardStreamsTest, NothingIsLostWhereSomebodyReadsLate) {
