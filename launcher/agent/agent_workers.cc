@@ -25,7 +25,6 @@ namespace {
 // after which others go on only then, it is told sooner.
 constexpr absl::Duration kLogWritten = absl::Milliseconds(900);
 constexpr absl::Duration kLogOfFailed = absl::Milliseconds(100);
-constexpr absl::Duration kDiskPatience = absl::Seconds(10);
 
 }  // namespace
 
@@ -88,8 +87,9 @@ std::shared_ptr<RunDisk> AgentImpl::DiskOf(const std::string& job_id) {
 void AgentImpl::LookAtDisks() {
   for (const auto& entry : disks_) {
     const std::string& job_id = entry.first;
-    const bool stands = entry.second->stands(kDiskPatience);
-    if (stands == standing_disks_.contains(job_id)) continue;
+    const RunDisk& disk = *entry.second;
+    const bool stood = standing_disks_.contains(job_id);
+    if (stood ? !disk.keeps_up() : !disk.stands(RunDisk::kPatience)) continue;
     const auto worker = std::find_if(workers_.begin(), workers_.end(), [&](const auto& other) {
       return other.second->assignment().job_id() == job_id;
     });
@@ -97,14 +97,14 @@ void AgentImpl::LookAtDisks() {
         worker == workers_.end() ? ""
                                  : absl::StrCat(" (", RunFolder(worker->second->assignment()), ")");
     const std::string of_job = absl::StrCat("the disk with the run of job ", job_id, folder);
-    if (!stands) {
+    if (stood) {
       standing_disks_.erase(job_id);
       Warn(absl::StrCat(of_job, " answers again"));
       continue;
     }
     standing_disks_.insert(job_id);
     const std::string hangs =
-        absl::StrCat(of_job, " has not answered for ", absl::FormatDuration(kDiskPatience));
+        absl::StrCat(of_job, " has not answered for ", absl::FormatDuration(RunDisk::kPatience));
     Warn(absl::StrCat(hangs, ": the job's starts and logs wait for it"));
     TellOfWait(job_id, hangs);
   }

@@ -3,8 +3,6 @@
 
 #include <utility>
 
-#include "common/clock.h"
-
 namespace lockstep::launcher {
 namespace {
 
@@ -12,7 +10,7 @@ constexpr absl::Duration kLookAgain = absl::Minutes(1);
 
 }  // namespace
 
-RunDisk::RunDisk() : thread_("run-disk", [this] { Run(); }) {}
+RunDisk::RunDisk(Clock* clock) : clock_(clock), thread_("run-disk", [this] { Run(); }) {}
 
 RunDisk::~RunDisk() {
   {
@@ -47,7 +45,13 @@ void RunDisk::WhenRoom(std::function<void()> on_room) {
 
 bool RunDisk::stands(absl::Duration patience) const {
   absl::MutexLock lock(&mu_);
-  return busy_ && Clock::Real()->Now() - busy_since_ > patience;
+  return busy_ && clock_->Now() - busy_since_ > patience;
+}
+
+bool RunDisk::keeps_up() const {
+  absl::MutexLock lock(&mu_);
+  const absl::Time now = clock_->Now();
+  return Done() || (now - stood_until_ > kPatience && now - busy_since_ <= kPatience);
 }
 
 bool RunDisk::Settle(absl::Duration timeout) {
@@ -72,7 +76,7 @@ void RunDisk::Run() {
         task = std::move(tasks_.front());
         tasks_.pop_front();
         busy_ = true;
-        busy_since_ = Clock::Real()->Now();
+        busy_since_ = clock_->Now();
       }
     }
     for (const auto& call : on_room) call();
@@ -82,6 +86,7 @@ void RunDisk::Run() {
     {
       absl::MutexLock lock(&mu_);
       busy_ = false;
+      if (clock_->Now() - busy_since_ > kPatience) stood_until_ = clock_->Now();
       waiting_ -= task.bytes;
     }
     changed_.NotifyAll();

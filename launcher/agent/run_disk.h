@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/clock.h"
 #include "common/cond_var.h"
 #include "common/thread.h"
 
@@ -23,7 +24,10 @@ class RunDisk {
   // Bytes that may wait for the disk before who brings more is to wait.
   static constexpr size_t kRoom = size_t{4} << 20;
 
-  RunDisk();
+  // One that is at one task for longer does not answer.
+  static constexpr absl::Duration kPatience = absl::Seconds(10);
+
+  explicit RunDisk(Clock* clock = Clock::Real());
   // Blocks until everything is done.
   ~RunDisk();
 
@@ -38,6 +42,8 @@ class RunDisk {
   bool Settle(absl::Duration timeout);
   // Returns whether it is at one task for longer than `patience`.
   bool stands(absl::Duration patience) const;
+  // Returns whether everything is done, or it was at no task for longer than kPatience for as long.
+  bool keeps_up() const;
 
  private:
   struct Task {
@@ -47,6 +53,7 @@ class RunDisk {
   void Run();
   bool Done() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return tasks_.empty() && !busy_; }
 
+  Clock* const clock_;
   mutable absl::Mutex mu_;
   CondVar changed_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
@@ -54,6 +61,7 @@ class RunDisk {
   size_t waiting_ ABSL_GUARDED_BY(mu_) = 0;  // bytes, with those of the task under way
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time busy_since_ ABSL_GUARDED_BY(mu_);
+  absl::Time stood_until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();  // at the newest such task
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   Thread thread_;
 };

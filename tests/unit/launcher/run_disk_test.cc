@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -48,6 +50,58 @@ TEST(RunDiskTest, NobodyWaitsForADiskThatDoesNotAnswer) {
   room.WaitForNotification();
   EXPECT_TRUE(disk.Settle(kLong));
   EXPECT_TRUE(disk.has_room());
+}
+
+// Each task of one that is slow takes as long as one of a disk that does not answer.
+TEST(RunDiskTest, OneThatGoesFromOneSlowTaskToTheNextDoesNotKeepUp) {
+  FakeClock clock;
+  absl::Notification begun[3], ends[3];
+  RunDisk disk(&clock);
+  for (int task = 0; task < 3; ++task) {
+    disk.Do([&, task] {
+      begun[task].Notify();
+      ends[task].WaitForNotification();
+    });
+  }
+  begun[0].WaitForNotification();
+  EXPECT_TRUE(disk.keeps_up());
+  clock.Advance(RunDisk::kPatience * 1.2);
+  EXPECT_TRUE(disk.stands(RunDisk::kPatience));
+  EXPECT_FALSE(disk.keeps_up());
+  ends[0].Notify();
+  begun[1].WaitForNotification();
+  EXPECT_FALSE(disk.stands(RunDisk::kPatience));
+  EXPECT_FALSE(disk.keeps_up());
+  clock.Advance(RunDisk::kPatience * 1.2);
+  EXPECT_FALSE(disk.keeps_up());
+  ends[1].Notify();
+  begun[2].WaitForNotification();
+  EXPECT_FALSE(disk.keeps_up());
+  ends[2].Notify();
+  EXPECT_TRUE(disk.Settle(kLong));
+  EXPECT_TRUE(disk.keeps_up()) << "nothing waits";
+}
+
+TEST(RunDiskTest, OneWhoseTasksAreQuickAgainKeepsUp) {
+  FakeClock clock;
+  absl::Notification begun[3], ends[3];
+  RunDisk disk(&clock);
+  for (int task = 0; task < 3; ++task) {
+    disk.Do([&, task] {
+      begun[task].Notify();
+      ends[task].WaitForNotification();
+    });
+  }
+  begun[0].WaitForNotification();
+  clock.Advance(RunDisk::kPatience * 1.2);
+  ends[0].Notify();
+  begun[1].WaitForNotification();
+  clock.Advance(RunDisk::kPatience * 0.6);
+  ends[1].Notify();
+  begun[2].WaitForNotification();
+  clock.Advance(RunDisk::kPatience * 0.6);
+  EXPECT_TRUE(disk.keeps_up());
+  ends[2].Notify();
 }
 
 TEST(RunDiskTest, WhoAsksForRoomThatIsThereIsTold) {
