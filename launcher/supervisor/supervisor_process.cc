@@ -39,6 +39,8 @@ constexpr int kProgramFd = 5;
 constexpr absl::Duration kKillTimeout = absl::Seconds(10);
 // Of an agent that has it started, until it speaks.
 constexpr absl::Duration kFirstAgent = absl::Seconds(30);
+// How soon a message is tried again that could not be sent, as for want of a descriptor.
+constexpr absl::Duration kTellAgain = absl::Milliseconds(100);
 // How long one that is through waits for a disk that does not answer.
 constexpr absl::Duration kDiskPatience = absl::Minutes(1);
 
@@ -74,7 +76,7 @@ class SupervisorProcess {
   void Handle(const SupervisorCommand& command, std::vector<UniqueFd> fds);
   void Greet(int version);
   void Start(const StartProcess& start, std::vector<UniqueFd> fds);
-  void SendNext();
+  void SendNext(absl::Time now);
   // A log is among its descriptors, and also a close may wait for the disk.
   void CloseLater(Message message);
   void Tell(SupervisorReport report, std::vector<UniqueFd> fds = {});
@@ -101,6 +103,7 @@ class SupervisorProcess {
   std::map<uint64_t, Child> children_;
   std::deque<Message> outgoing_;
   bool agent_listens_ = true;  // false: it is gone, which is seen when it is read from
+  absl::Time tell_again_ = absl::InfinitePast();  // nothing is sent before
 };
 
 bool SupervisorProcess::Init() {
@@ -130,7 +133,7 @@ void SupervisorProcess::Serve() {
     if (ending_ && !has_agent() && table_.empty()) return;
     if (!greeted_once_ && !agent_.valid() && now >= alone_until_) return;
     std::vector<pollfd> fds = {{listen_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
-    const bool tells = agent_listens_ && !outgoing_.empty();
+    const bool tells = agent_listens_ && !outgoing_.empty() && now >= tell_again_;
     const short events = static_cast<short>(tells ? POLLIN | POLLOUT : POLLIN);
     fds.push_back({agent_.get(), events, 0});  // -1 is left out
     fds.push_back({room_.get(), POLLIN, 0});
@@ -156,7 +159,7 @@ void SupervisorProcess::Serve() {
       (void)!::read(room_.get(), &count, sizeof(count));
     }
     if (fds[1].revents != 0) HandleSignals();
-    if ((fds[2].revents & POLLOUT) != 0) SendNext();
+    if ((fds[2].revents & POLLOUT) != 0) SendNext(now);
     if ((fds[2].revents & (POLLIN | POLLHUP | POLLERR)) != 0 && !ReadCommand()) CloseAgent();
     if (fds[0].revents != 0) Accept();
   }
@@ -207,6 +210,7 @@ void SupervisorProcess::CloseAgent() {
   }
   outgoing_.clear();
   agent_listens_ = true;
+  tell_again_ = absl::InfinitePast();
   if (greeted_) alone_until_ = Clock::Real()->Now() + orphan_grace_;
   greeted_ = false;
 }
@@ -346,17 +350,20 @@ void SupervisorProcess::Tell(SupervisorReport report, std::vector<UniqueFd> fds)
 }
 
 // One at a time, when the socket has room: the agent may be blocked sending to here.
-void SupervisorProcess::SendNext() {
+void SupervisorProcess::SendNext(absl::Time now) {
   if (outgoing_.empty()) return;
   Message message = std::move(outgoing_.front());
   outgoing_.pop_front();
   std::vector<int> fds;
   for (const UniqueFd& fd : message.fds) fds.push_back(fd.get());
   const absl::Status sent = SendMessage(agent_.get(), message.report, fds);
-  if (!absl::IsUnavailable(sent)) return CloseLater(std::move(message));
-  // It is gone without that, too; what it has said is still read.
+  if (sent.ok()) return CloseLater(std::move(message));
   outgoing_.push_front(std::move(message));
-  agent_listens_ = false;
+  if (absl::IsUnavailable(sent)) {
+    agent_listens_ = false;  // it is gone without that, too; what it has said is still read
+  } else {
+    tell_again_ = now + kTellAgain;  // an agent that waits for it in vain goes, and says so
+  }
 }
 
 void SupervisorProcess::CloseLater(Message message) {
@@ -370,6 +377,7 @@ absl::Time SupervisorProcess::Settle(absl::Time now) {
         absl::StrCat("no agent has come back within ", absl::FormatDuration(orphan_grace_)));
   }
   absl::Time next = has_agent() || ending_ ? absl::InfiniteFuture() : alone_until_;
+  if (!outgoing_.empty() && now < tell_again_) next = std::min(next, tell_again_);
   for (auto& [id, child] : children_) {
     if (!child.running()) continue;
     if (child.kill_at <= now) {

@@ -4,6 +4,7 @@
 import array
 import fcntl
 import os
+import resource
 import signal
 import sys
 import termios
@@ -212,10 +213,10 @@ class Adoption(Supervised):
     def take_over(self, times):
         wait_until(lambda: self.said("node").count("is taken over") == times, 20, "the next agent takes it over")
 
-    def counting(self, **trouble):
+    def counting(self, program=COUNT, **trouble):
         """A node with a job that prints numbered lines; the job, and its log."""
         self.start_agent("node", 1, **trouble)
-        job = self.submit_command(COUNT)
+        job = self.submit_command(program)
         log = os.path.join(self.dir, self.describe(job)["status"]["run_dir"], "logs/0.log")
         wait_until(lambda: "line" in self.read(log), 30, "it prints")
         return job, log
@@ -278,6 +279,26 @@ class Adoption(Supervised):
         self.assertGreater(len(told), 0)
         self.assertEqual(len(told), len(set(told)), "nothing is told twice")
         wait_until(lambda: not self.supervisors(), 20, "the supervisor ends")
+
+    def test_a_supervisor_without_a_descriptor_tells_the_next_agent_later(self):
+        job, log = self.counting(COUNT.replace('"line", i', '"line", i, "x" * 1000'))
+        self.kill_between_lines(log)
+        supervisor, = self.supervisors()
+        before = os.path.getsize(log)
+        wait_until(lambda: os.path.getsize(log) > before + 100_000, 60, "what it keeps takes a descriptor to tell")
+        used = {int(fd) for fd in os.listdir(f"/proc/{supervisor}/fd")}
+        # For the agent's connection and what the agent gets: its pipes, its log and the life page.
+        free = [fd for fd in range(len(used) + 6) if fd not in used][:5]
+        limits = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
+        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (free[-1] + 1, limits[1]))
+        self.start_agent("node", 1)
+        wait_until(lambda: len(os.listdir(f"/proc/{supervisor}/fd")) == len(used) + 5, 20, "it cannot tell of its worker")
+        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, limits)
+        self.take_over(1)
+        self.write("go", "")
+        self.ended(job)
+        lines = [line.removesuffix(" " + "x" * 1000) for line in self.read(log).splitlines()]
+        self.assertEqual(lines, [f"line {i}" for i in range(self.printed())])
 
     def test_a_command_goes_on_without_an_agent(self):
         self.start_agent("node", 2)
