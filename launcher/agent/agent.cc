@@ -230,16 +230,18 @@ std::string AgentImpl::AwaitDisks(absl::Duration patience) {
   const auto stop = [this](absl::Time until) {
     const auto left = [&] { return std::max(absl::ZeroDuration(), until - Clock::Real()->Now()); };
     std::vector<std::string> hung;
-    if (health_ != nullptr && !health_->Stop(left())) {
-      hung.push_back(absl::StrCat("a look at ", health_->looking_at(), " does not come back"));
-    }
-    if (workdirs_ != nullptr && !workdirs_->Stop(left())) {
-      hung.push_back(absl::StrCat("the workdir of job ", absl::StrJoin(workdirs_->jobs(), ", "),
+    const std::string look = health_ == nullptr ? "" : health_->Stop(left());
+    if (!look.empty()) hung.push_back(absl::StrCat("a look at ", look, " does not come back"));
+    std::vector<std::string> jobs;
+    if (workdirs_ != nullptr) jobs = workdirs_->Stop(left());
+    if (!jobs.empty()) {
+      hung.push_back(absl::StrCat("the workdir of job ", absl::StrJoin(jobs, ", "),
                                   " is being unpacked still"));
     }
-    if (files_ != nullptr && !files_->Stop(left())) {
-      hung.push_back(absl::StrCat("the files of job ", files_->job(),
-                                  ", which are fetched, are being read still"));
+    const std::string job = files_ == nullptr ? "" : files_->Stop(left());
+    if (!job.empty()) {
+      hung.push_back(
+          absl::StrCat("the files of job ", job, ", which are fetched, are being read still"));
     }
     return hung;
   };

@@ -27,16 +27,12 @@ FileSender::~FileSender() {
   thread_.Join();
 }
 
-bool FileSender::Stop(absl::Duration timeout) {
+std::string FileSender::Stop(absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
   stop_ = true;
   if (stream_ != nullptr) stream_->Cancel();
-  return changed_.AwaitFor(&mu_, timeout,
-                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return job_.empty(); });
-}
-
-std::string FileSender::job() {
-  absl::MutexLock lock(&mu_);
+  changed_.AwaitFor(&mu_, timeout,
+                    [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return job_.empty(); });
   return job_;
 }
 

@@ -37,10 +37,9 @@ class FileSender {
   // Breaks off what is being sent; waits for what is being read.
   ~FileSender();
 
-  // The same, but waits `timeout` at most. Returns whether nothing is under way any more.
-  bool Stop(absl::Duration timeout);
-  // Returns the job whose files are being sent; empty: none.
-  std::string job();
+  // The same, but waits `timeout` at most. Returns the job whose files are being sent still; empty:
+  // none.
+  std::string Stop(absl::Duration timeout);
 
   // Sends what is asked for when what was asked for before is sent; a request that finds too many
   // before it is left out. Does not block.

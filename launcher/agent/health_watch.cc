@@ -36,16 +36,12 @@ HealthWatch::~HealthWatch() {
   thread_.Join();
 }
 
-bool HealthWatch::Stop(absl::Duration timeout) {
+std::string HealthWatch::Stop(absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
   stop_ = true;
   changed_.NotifyAll();
-  return changed_.AwaitFor(&mu_, timeout,
-                           [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return looking_at_.empty(); });
-}
-
-std::string HealthWatch::looking_at() const {
-  absl::MutexLock lock(&mu_);
+  changed_.AwaitFor(&mu_, timeout,
+                    [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return looking_at_.empty(); });
   return looking_at_;
 }
 

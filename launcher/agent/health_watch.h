@@ -36,11 +36,9 @@ class HealthWatch {
   // Waits for what is under way.
   ~HealthWatch();
 
-  // Begins nothing more, and waits for what is under way, `timeout` at most. Returns whether
-  // nothing is any more.
-  bool Stop(absl::Duration timeout);
-  // Returns what is being looked at, a folder or the GPUs, in words; empty: nothing.
-  std::string looking_at() const;
+  // Begins nothing more, and waits for what is under way, `timeout` at most. Returns what is being
+  // looked at still, a folder or the GPUs, in words; empty: nothing.
+  std::string Stop(absl::Duration timeout);
 
   // Why no work can be done here; empty: it can.
   std::string problem() const;

@@ -53,7 +53,7 @@ Workdirs::~Workdirs() {
   for (Thread& thread : threads_) thread.Join();
 }
 
-bool Workdirs::Stop(absl::Duration timeout) {
+std::vector<std::string> Workdirs::Stop(absl::Duration timeout) {
   {
     absl::MutexLock lock(&mu_);
     stop_ = true;
@@ -61,12 +61,8 @@ bool Workdirs::Stop(absl::Duration timeout) {
   changed_.NotifyAll();
   settings_.client->Stop();
   absl::MutexLock lock(&mu_);
-  return changed_.AwaitFor(
-      &mu_, timeout, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return busy_jobs_.empty(); });
-}
-
-std::vector<std::string> Workdirs::jobs() {
-  absl::MutexLock lock(&mu_);
+  changed_.AwaitFor(&mu_, timeout,
+                    [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return busy_jobs_.empty(); });
   return {busy_jobs_.begin(), busy_jobs_.end()};
 }
 

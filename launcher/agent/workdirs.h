@@ -50,10 +50,8 @@ class Workdirs {
   // is being unpacked.
   ~Workdirs();
 
-  // The same, but waits `timeout` at most. Returns whether nothing is under way any more.
-  bool Stop(absl::Duration timeout);
-  // Returns the jobs whose workdirs are being made.
-  std::vector<std::string> jobs();
+  // The same, but waits `timeout` at most. Returns the jobs whose workdirs are being made still.
+  std::vector<std::string> Stop(absl::Duration timeout);
 
   // Makes the folder in which the assignment's worker starts, if it is not there, and calls `done`
   // on a thread of this class: of one job in the order of the calls, of several jobs at the same
