@@ -282,8 +282,10 @@ int AwaitAll(coordinator::Client* client, const std::vector<SubmitJobResponse>& 
 int RunVerb(const SubmitArgs& args) {
   absl::StatusOr<std::vector<SubmitJobRequest>> requests = MakeRequests(args);
   if (!requests.ok()) return Complain(requests.status());
-  const auto options = ClientOptionsOf(args.coordinator);
+  auto options = ClientOptionsOf(args.coordinator);
   if (!options.ok()) return Complain(options.status());
+  // Also for who fetches the model when a job that was followed for long has ended.
+  options->renewed = std::make_shared<coordinator::RenewedToken>();
   // Not before what is read above has come, which may be typed.
   StopSignals::Block();
   const auto client = coordinator::Client::Create(*options);
