@@ -3,17 +3,24 @@
 
 #include <signal.h>
 
+#include <utility>
+
 namespace lockstep::launcher {
 
 bool StopWishes::Take(const StopSignal& signal) {
   if (count_ > 0) {
     if (signal.number == SIGHUP) return false;
     const absl::Duration since = signal.read - last_.read;
-    if (signal.sender != last_.sender && since < kForwarded) return false;
-    const bool again = signal.sender == last_.sender && signal.number == last_.number;
-    if (again && signal.sender != StopSignal::kTerminal && since < kSentTwice) return false;
+    if (signal.sender == StopSignal::kTerminal) {
+      if (!std::exchange(of_terminal_, true) && since < kForwarded) return false;
+    } else if (signal.sender != last_.sender) {
+      if (since < kForwarded) return false;
+    } else if (signal.number == last_.number && since < kSentTwice) {
+      return false;
+    }
   }
   last_ = signal;
+  of_terminal_ = signal.sender == StopSignal::kTerminal;
   ++count_;
   return true;
 }

@@ -26,18 +26,22 @@ class StopWishes {
   // a service manager signals both, too.
   static constexpr absl::Duration kForwarded = absl::Seconds(1);
   // Within so long one process that sends the same signal again means one wish: timeout(1) signals
-  // the program and then its process group, which the program is in.
-  static constexpr absl::Duration kSentTwice = absl::Milliseconds(100);
+  // the program and then its process group, which the program is in, and may have no CPU between
+  // the two. Who types Ctrl-C twice as fast is heard where the terminal is this program's; a
+  // forwarder alone has to be told again.
+  static constexpr absl::Duration kSentTwice = absl::Milliseconds(300);
 
   // Returns whether `signal` is a wish of its own; count() has it then. A terminal that sends two
-  // means two, and any other sender that does so later. A terminal that goes away is never a second
-  // wish: both the shell and the kernel tell of it (SIGHUP).
+  // means two, also where a forwarder's come between, and any other sender that does so later. A
+  // terminal that goes away is never a second wish: both the shell and the kernel tell of it
+  // (SIGHUP).
   bool Take(const StopSignal& signal);
   int count() const { return count_; }
 
  private:
   int count_ = 0;
-  StopSignal last_;  // that was a wish
+  StopSignal last_;           // that was a wish
+  bool of_terminal_ = false;  // the terminal has sent a signal of that wish
 };
 
 }  // namespace lockstep::launcher

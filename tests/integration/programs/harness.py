@@ -65,7 +65,7 @@ def wait_until(condition, seconds, what):
 
 def signal_again(child, number=signal.SIGINT):
     """Sends a signal once more, as another wish: what comes at once is taken for the same one."""
-    time.sleep(0.3)
+    time.sleep(0.6)
     child.send_signal(number)
 
 

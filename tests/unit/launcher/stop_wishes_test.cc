@@ -45,7 +45,7 @@ TEST(StopWishesTest, ATerminalThatGoesAwayIsOneWishAndNeverASecond) {
 }
 
 TEST(StopWishesTest, EveryOtherSignalOfTheSameSenderIsAWish) {
-  EXPECT_THAT(WishesOf({{SIGINT}, {SIGINT, kShell, 100}, {SIGTERM}}), ElementsAre(1, 2, 3));
+  EXPECT_THAT(WishesOf({{SIGINT}, {SIGINT, kShell, 300}, {SIGTERM}}), ElementsAre(1, 2, 3));
   EXPECT_THAT(WishesOf({{SIGHUP}, {SIGTERM}}), ElementsAre(1, 2));
   EXPECT_THAT(WishesOf({{SIGINT, kTerminal}, {SIGINT, kTerminal, 1}}), ElementsAre(1, 2));
 }
@@ -53,7 +53,7 @@ TEST(StopWishesTest, EveryOtherSignalOfTheSameSenderIsAWish) {
 // As timeout(1) does, to the program and to its process group.
 TEST(StopWishesTest, WhatOneProcessSendsTwiceAtOnceIsOneWish) {
   EXPECT_THAT(WishesOf({{SIGTERM}, {SIGTERM}}), ElementsAre(1));
-  EXPECT_THAT(WishesOf({{SIGTERM}, {SIGTERM, kShell, 99}, {SIGTERM, kShell, 1}}),
+  EXPECT_THAT(WishesOf({{SIGTERM}, {SIGTERM, kShell, 299}, {SIGTERM, kShell, 1}}),
               ElementsAre(1, 2));
 }
 
@@ -78,6 +78,18 @@ TEST(StopWishesTest, ASecondCtrlCIsOneAlsoWhereItIsForwarded) {
                         {SIGINT, kTerminal, 200},
                         {SIGINT, kShell, 1}}),
               ElementsAre(1, 2));
+  EXPECT_THAT(WishesOf({{SIGINT, kShell},
+                        {SIGINT, kTerminal, 1},
+                        {SIGINT, kShell, 150},
+                        {SIGINT, kTerminal, 1}}),
+              ElementsAre(1, 2));
+  EXPECT_THAT(WishesOf({{SIGINT, kTerminal},
+                        {SIGINT, kShell, 1},
+                        {SIGINT, kShell, 150},
+                        {SIGINT, kTerminal, 1},
+                        {SIGINT, kTerminal, 150},
+                        {SIGINT, kShell, 1}}),
+              ElementsAre(1, 2, 3));
 }
 
 }  // namespace
