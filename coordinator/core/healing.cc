@@ -120,7 +120,8 @@ bool AnyElsewhere(const Job& job, const Worker& worker, bool (*is_one)(const Wor
 
 // Returns whether another node than this worker's may have the job's data as they were: one where a
 // worker is about to tell, unless others have told of it often enough, or one of which nothing is
-// known. That of a node which gets no work now, and may be away for good, counts where the job was.
+// known. One that gets no work now, or was not heard of lately, may be away for good, and counts
+// where the job was.
 bool AnyOtherNode(const Context& context, const Job& job, const Worker& worker) {
   const auto is_to_tell = [&](const Slot& slot) {
     if (!slot.works() || !slot.worker || slot.unplaced() || !slot.worker->serves()) return false;
@@ -134,7 +135,8 @@ bool AnyOtherNode(const Context& context, const Job& job, const Worker& worker) 
   return std::any_of(nodes.begin(), nodes.end(), [&](const auto& entry) {
     const auto& [id, node] = entry;
     if (id == worker.node_id || HadOtherData(job, id) || !IsFor(job, node)) return false;
-    return WhyNoWork(node, context.now).empty() || job.left_nodes.count(id) > 0;
+    const bool away = context.now - node.last_contact > context.state.options.node_lost_after;
+    return (WhyNoWork(node, context.now).empty() && !away) || job.left_nodes.count(id) > 0;
   });
 }
 
