@@ -245,11 +245,37 @@ void HandOver(Context& context, Job& job) {
   }
 }
 
+// The only worker and the one that has relieved it both work for the job when that one's node is
+// drained no more: of those that the job has too many newcomers go first, then the newest.
+void LetTooManyGo(Context& context, Job& job) {
+  if (!HasActiveGeneration(job) || job.generation.regroup) return;
+  int over = CountSlots(job, [](const Slot& s) { return s.works(); }) - job.target_workers;
+  int staying = StayingMembers(context.state, job) - job.target_workers;
+  if (over <= 0 || staying < 0) return;
+  for (const bool members : {false, true}) {
+    for (auto slot = job.slots.rbegin(); slot != job.slots.rend() && over > 0; ++slot) {
+      if (!slot->works()) continue;
+      if (!members && !(slot->worker && IsMember(job, *slot->worker))) {
+        GiveUp(context, *slot);
+        --over;
+      } else if (members && staying > 0 && IsLivingMember(job, *slot)) {
+        slot->wanted = false;
+        --over;
+        --staying;
+      }
+    }
+  }
+}
+
 // Returns whether there may be anything to do; seldom, so it is asked first.
 bool HasMoves(const State& state, const Job& job) {
-  return !state.drained.empty() ||
-         std::any_of(job.slots.begin(), job.slots.end(),
-                     [](const Slot& slot) { return slot.relieves >= 0 || slot.returns; });
+  if (!state.drained.empty()) return true;
+  int working = 0;
+  for (const Slot& slot : job.slots) {
+    if (slot.relieves >= 0 || slot.returns) return true;
+    working += slot.works();
+  }
+  return working > job.target_workers;
 }
 
 // Where all who have the job's state are left by their agents, and nobody relieves any of them.
@@ -305,6 +331,7 @@ void LeaveDrainedNodes(Context& context, Job& job) {
     }
   }
   HandOver(context, job);
+  LetTooManyGo(context, job);
   if (MustSave(context.state, job)) StopToSave(context, job);
   for (const Slot& slot : job.slots) {
     if (slot.worker && OnLeaving(context.state, *slot.worker)) {
