@@ -10,6 +10,7 @@
 #include "coordinator/core/failures.h"
 #include "coordinator/core/files.h"
 #include "coordinator/core/healing.h"
+#include "coordinator/core/nodes.h"
 #include "coordinator/core/questions.h"
 #include "coordinator/core/queue_view.h"
 #include "coordinator/core/quota.h"
@@ -56,9 +57,21 @@ absl::Status CheckQuota(const Context& context, const Job& job, int more) {
       absl::StrCat("job ", job.id, " cannot have ", Count(more, "worker"), " more: ", why));
 }
 
+// Returns whether the job's workers have GPUs wherever it begins: on all nodes that it may use.
+bool BeginsOnGpus(const Context& context, const Job& job) {
+  if (job.ask->gpus != Ask::Gpus::kWhereEnough) return job.ask->gpus == Ask::Gpus::kAlways;
+  bool any = false;
+  for (const auto& [id, node] : context.state.nodes) {
+    if (!IsFor(job, node)) continue;
+    if (!UsesGpus(*job.ask, FactsOf(context.state, node, context.now).gpus)) return false;
+    any = true;
+  }
+  return any;
+}
+
 // The same of a job that waits to begin again: with more it could never begin.
-absl::Status CheckQuotaOfWaiting(const State& state, const Job& job, int workers) {
-  const QueueRules rules = RulesOf(state.options);
+absl::Status CheckQuotaOfWaiting(const Context& context, const Job& job, int workers) {
+  const QueueRules rules = RulesOf(context.state.options);
   const Quota& quota = QuotaOf(rules, job.request.user());
   const auto check = [&](int most, const char* what) -> absl::Status {
     if (most == 0 || workers <= most) return absl::OkStatus();
@@ -67,7 +80,7 @@ absl::Status CheckQuotaOfWaiting(const State& state, const Job& job, int workers
                      job.request.user(), " is ", Count(most, what)));
   };
   LS_RETURN_IF_ERROR(check(quota.slots, "slot"));
-  return job.ask->gpus == Ask::Gpus::kNever ? absl::OkStatus() : check(quota.gpus, "GPU");
+  return BeginsOnGpus(context, job) ? check(quota.gpus, "GPU") : absl::OkStatus();
 }
 
 bool Holds(const Job& job, const Slot& slot) { return slot.worker && IsMember(job, *slot.worker); }
@@ -181,7 +194,7 @@ absl::Status Scale(Context& context, const ScaleRequested& event) {
   Job* const job = FindJob(context.state, *id);
   if (absl::Status status = CheckScale(*job, event.workers); !status.ok()) return status;
   if (job->state == PENDING) {
-    LS_RETURN_IF_ERROR(CheckQuotaOfWaiting(context.state, *job, event.workers));
+    LS_RETURN_IF_ERROR(CheckQuotaOfWaiting(context, *job, event.workers));
     ScaleWaiting(context, *job, event.workers);
     return absl::OkStatus();
   }

@@ -133,6 +133,7 @@ const WaitingTexts::Counts& WaitingTexts::CountsOf(const Waiting& waiting) {
     counts->slots += room;
     counts->largest = std::max(counts->largest, room);
     counts->free += RoomOn(ask, now, node);
+    counts->gpus |= UsesGpus(ask, cluster.nodes[static_cast<size_t>(node)].gpus);
   }
   return *counts;
 }
@@ -177,11 +178,23 @@ std::string WaitingTexts::OfNodes(const Job& job, const Waiting& waiting) {
   return absl::StrCat(text, closed_, WhyNotRankZero(job, waiting));
 }
 
+// A job that has GPUs where there are enough asks for none where no node of it has.
+std::string WaitingTexts::WhyNotWithinQuota(const Waiting& waiting) {
+  const QueueRules rules = RulesOf(state_.options);
+  std::string why = WhyOverQuota(rules, view_.queue.running, *waiting.ask);
+  if (why.empty() || waiting.ask->gpus != Ask::Gpus::kWhereEnough || CountsOf(waiting).gpus) {
+    return why;
+  }
+  Ask ask = *waiting.ask;
+  ask.gpus = Ask::Gpus::kNever;
+  return WhyOverQuota(rules, view_.queue.running, ask);
+}
+
 std::string WaitingTexts::Of(int place) {
   const Job& job = *view_.waiting[static_cast<size_t>(place)];
   const Waiting& waiting = view_.queue.waiting[static_cast<size_t>(place)];
   std::string text = OfNodes(job, waiting);
-  const std::string quota = WhyOverQuota(RulesOf(state_.options), view_.queue.running, *job.ask);
+  const std::string quota = WhyNotWithinQuota(waiting);
   if (!quota.empty()) return absl::StrCat(text, "; quota: ", quota);
   if (waiting.array >= 0 && view_.queue.array_left[static_cast<size_t>(waiting.array)] <= 0) {
     return absl::StrCat(text, "; its array runs ", job.request.array().at_once(), " at once");

@@ -27,10 +27,12 @@ class WaitingTexts {
  private:
   struct Counts {
     int nodes = 0, slots = 0, free = 0, largest = 0;
+    bool gpus = false;  // some of its workers would have GPUs
   };
   const Counts& CountsOf(const Waiting& waiting);
   std::string OfNodes(const Job& job, const Waiting& waiting);
   std::string WhyNotRankZero(const Job& job, const Waiting& waiting) const;
+  std::string WhyNotWithinQuota(const Waiting& waiting);
 
   const State& state_;
   const QueueView& view_;
