@@ -130,21 +130,19 @@ void DropReliefs(Context& context, Job& job) {
   }
 }
 
-// Places whose workers left, or need not leave any more. The job goes on without the next one, so
-// that waits for a node that is kept for no other job.
+// Returns whether the job has as many as it shall have.
+bool HasAll(const Job& job) {
+  return CountSlots(job, [](const Slot& s) { return s.works(); }) >= job.target_workers;
+}
+
+// Places whose workers left, or need not leave any more.
 void TakeBack(Context& context, Job& job) {
-  bool no_room = false;  // for one, and so for all
   for (Slot& slot : job.slots) {
     if (!slot.returns) continue;
-    if (CountSlots(job, [](const Slot& s) { return s.works(); }) >= job.target_workers) {
+    if (HasAll(job)) {
       slot.returns = false;  // the job was scaled down meanwhile
     } else if (slot.vacant()) {
       slot.node_id.clear();  // it has nothing there any more
-      no_room = no_room || FindRoom(context, job, /*may_wait=*/true) == nullptr;
-      if (no_room) continue;
-      slot.wanted = true;
-      StartLife(context, job, slot);
-      slot.returns = false;
     } else if (slot.worker->serves() && !OnDrained(context.state, *slot.worker)) {
       slot.returns = false;
       slot.wanted = true;
@@ -337,6 +335,17 @@ void LeaveDrainedNodes(Context& context, Job& job) {
     if (slot.worker && OnLeaving(context.state, *slot.worker)) {
       context.wish_nodes.push_back(slot.worker->node_id);
     }
+  }
+}
+
+void TakeReturningBack(Context& context, Job& job) {
+  if (job.drain || job.ending || job.final() || ResultIsThere(job)) return;
+  for (Slot& slot : job.slots) {
+    if (!slot.returns || !slot.vacant() || HasAll(job)) continue;
+    if (FindRoom(context, job, /*may_wait=*/true) == nullptr) return;  // nor for the next one
+    slot.wanted = true;
+    StartLife(context, job, slot);
+    slot.returns = false;
   }
 }
 

@@ -21,6 +21,11 @@ namespace lockstep::coordinator {
 // Takes what steps are due for the job's workers on such nodes.
 void LeaveDrainedNodes(Context& context, Job& job);
 
+// Starts workers in the places of those that have left such nodes. The job goes on without them, so
+// they wait for nodes that are kept for no other job; a look goes over all nodes, so each pass over
+// the queue looks, and nobody else.
+void TakeReturningBack(Context& context, Job& job);
+
 // The worker's agent leaves, and nothing is left to be done that it should be kept for.
 bool IsLeftByItsAgent(const State& state, const Job& job, const Worker& worker);
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "coordinator/core/handover.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/preemption.h"
@@ -250,8 +251,8 @@ void PlaceUnplaced(Context& context, Job& job) {
   if (placed || !job.drain) context.touched_jobs.insert(job.id);
 }
 
-// Places of running jobs whose workers wait for a node. Those that are on drained ones look
-// whether others have room.
+// Places of running jobs whose workers wait for a node, or have left one. Those that are on drained
+// ones look whether others have room.
 void GrowJobs(Context& context, bool room_is_kept) {
   const std::set<std::string>& drained = context.state.drained;
   const std::set<std::string> begun = context.state.begun;
@@ -259,6 +260,7 @@ void GrowJobs(Context& context, bool room_is_kept) {
     Job& job = context.state.jobs.at(id);
     if (!drained.empty() && HasWorkerOn(job, drained)) context.touched_jobs.insert(id);
     PlaceUnplaced(context, job);
+    TakeReturningBack(context, job);
     if (!room_is_kept) TakeLentBack(context, job);
   }
 }

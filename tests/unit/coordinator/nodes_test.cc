@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/nodes.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/coordinator/cluster.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+TEST(NodesTest, RoomForWhoLeftADrainedNodeIsLookedForByThePassesOverTheQueue) {
+  Cluster cluster(3, 1);
+  cluster.Quiet();
+  cluster.finish_at_once = false;
+  SubmitJobRequest request;
+  request.mutable_spec()->set_name("mlp");
+  request.mutable_spec()->mutable_resources()->set_nodes(2);
+  request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
+  request.mutable_spec()->mutable_elastic()->set_min_workers(1);
+  request.mutable_spec()->mutable_train()->set_shards(8);
+  cluster.Step(Submitted{"j", request});
+  cluster.RunFor(absl::Seconds(1));
+  Job& job = cluster.state_.jobs.at("j");
+  ASSERT_EQ(job.slots.size(), 2u);
+  Exclusion& exclusion = job.excluded["n2"];
+  exclusion.until = cluster.now_ + absl::Hours(1);
+  cluster.Step(DrainRequested{"n1", "memory", "ann", {}});
+  cluster.RunFor(absl::Seconds(3));
+  const Slot& left = job.slots[1];
+  ASSERT_TRUE(left.vacant() && left.returns);
+  while (job.look_for_node_at < cluster.now_ + absl::Milliseconds(600)) {
+    cluster.RunFor(absl::Milliseconds(100));
+  }
+  exclusion.until = cluster.now_;  // by time alone there is room
+  cluster.RunFor(absl::Milliseconds(500));
+  EXPECT_TRUE(left.vacant()) << "what the workers say makes nobody look at all nodes";
+  cluster.RunFor(absl::Seconds(1));
+  EXPECT_FALSE(left.vacant());
+  EXPECT_EQ(left.node_id, "n2");
+  EXPECT_FALSE(left.returns);
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
