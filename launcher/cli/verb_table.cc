@@ -50,7 +50,8 @@ const std::vector<Verb>& VerbTable() {
        "Brings a job's model and logs from the hosts that have them to this one.",
        "launcher fetch fashion-mnist --to results", ParseFetch},
       {"scale", "launcher scale [flags] JOB WORKERS",
-       "Changes how many workers a running job has; they join and leave between steps.",
+       "Changes how many workers a job has; they join and leave between steps. A job that was "
+       "stopped for another begins again with so many.",
        "launcher scale fashion-mnist 2", ParseScale},
       {"chaos", "launcher chaos [flags] job.yaml",
        "Runs a job here and lets its workers or its coordinator fail, to see that it heals.",

@@ -438,6 +438,19 @@ int RunVerb(const CancelArgs& args) {
   return code;
 }
 
+namespace {
+
+// Returns when a job that was scaled has so many workers: one that waits begins again with them.
+const char* WhenScaled(coordinator::Client* client, const std::string& job) {
+  DescribeJobRequest request;
+  request.set_job_id(job);
+  const auto described = client->DescribeJob(request, kReplyTimeout);
+  const bool waits = described.ok() && described->status().state() == PENDING;
+  return waits ? "when it begins again" : "at the next step's end";
+}
+
+}  // namespace
+
 int RunVerb(const ScaleArgs& args) {
   auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
@@ -447,7 +460,7 @@ int RunVerb(const ScaleArgs& args) {
   const auto response = (*client)->ScaleJob(request, kReplyTimeout);
   if (!response.ok()) return Complain(response.status());
   std::cerr << Printable(args.job) << ": from " << response->workers_before() << " to "
-            << args.workers << " workers at the next step's end\n";
+            << args.workers << " workers " << WhenScaled(client->get(), args.job) << "\n";
   return kExitOk;
 }
 

@@ -52,6 +52,25 @@ class Preemption(Gates):
         steps = self.steps_of(low)
         self.assertEqual(steps, sorted(set(steps)))
 
+    def test_scale_says_when_a_job_has_so_many(self):
+        path = self.write("low.yaml", harness.synthetic_job(
+            name="low", steps=steps_that_last(30), shards=2, nproc=2, hidden="[64]",
+            extra="checkpoint: {dir: saved, every: 100000 steps}\n"
+                  "elastic: {min_workers: 1, max_workers: 2}\npriority: 1\n"))
+        self.join("one", 2)
+        low = self.submit(path)
+        wait_until(lambda: self.step(low) > 50, 60, "it trains")
+        code, _, err = self.launch("scale", f"--coordinator={self.address}", low, "2")
+        self.assertEqual((code, err), (0, f"{low}: from 2 to 2 workers at the next step's end\n"))
+        high = self.high()
+        self.assertEqual(self.status(low)["state"], "PENDING")
+        code, _, err = self.launch("scale", f"--coordinator={self.address}", low, "1")
+        self.assertEqual((code, err), (0, f"{low}: from 2 to 1 workers when it begins again\n"))
+        self.end("high")
+        self.await_end(high)
+        wait_until(lambda: len(self.places(low)) == 1, 60, "it goes on with one")
+        self.ask("cancel", "--kill", low)
+
     def test_without_a_checkpoint_it_begins_anew(self):
         path, expected = self.training(30, "")
         self.join("one", 2)
