@@ -262,6 +262,7 @@ void Form(Context& context, Job& job, const Members& members) {
     highest = std::max<int64_t>(highest, worker->ready->highest_generation());
   }
   const int64_t previous = job.generation.message.generation();
+  EndNewcomersFaults(context, job, /*now=*/true);
   TellWrittenData(context, job, members);
   NoteSameData(members, job);
   job.generation = GenerationState{};

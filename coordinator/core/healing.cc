@@ -81,17 +81,6 @@ OpenFault* FaultOf(const Context& context, Job& job, const Slot& slot) {
   return nullptr;
 }
 
-// Faults that no member is part of are over when none is going to be: the members went on without
-// the newcomers that failed, and lost nothing.
-void EndNewcomersFaults(const Context& context, Job& job) {
-  if (!HasActiveGeneration(job)) return;
-  for (OpenFault& fault : job.open_faults) {
-    if (fault.next_generation != 0 || context.now < SettledAt(context, fault.began)) continue;
-    fault.next_generation = fault.generation;
-    fault.to_next_step_ms = fault.replay_ms = 0;
-  }
-}
-
 void End(Context& context, Job& job, const Worker& worker, const std::string& note) {
   BeginEnding(context, job, FAILED, absl::StrCat("rank ", worker.slot, " failed: ", Cause(worker)),
               1);
@@ -407,7 +396,7 @@ void StartLife(Context& context, Job& job, Slot& slot) {
 
 void Heal(Context& context, Job& job) {
   if (IsCommand(job) && job.drain) return EndDraining(context, job);
-  EndNewcomersFaults(context, job);
+  EndNewcomersFaults(context, job, /*now=*/false);
   const int members = job.generation.message.members_size();
   const bool done = members > 0 && !job.generation.aborted && ResultIsThere(job);
   if (job.generation.aborted) TakeBackFinished(context, job);

@@ -128,6 +128,16 @@ int64_t NewestCommitted(const Job& job) {
   return newest;
 }
 
+void EndNewcomersFaults(const Context& context, Job& job, bool now) {
+  if (!HasActiveGeneration(job)) return;
+  for (OpenFault& fault : job.open_faults) {
+    if (fault.next_generation != 0) continue;
+    if (!now && context.now < SettledAt(context, fault.began)) continue;
+    fault.next_generation = fault.generation;
+    fault.to_next_step_ms = fault.replay_ms = 0;
+  }
+}
+
 void NoteGeneration(Context& context, Job& job) {
   const Generation& generation = job.generation.message;
   for (OpenFault& fault : job.open_faults) {

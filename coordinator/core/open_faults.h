@@ -20,6 +20,11 @@ OpenFault& BeginFault(Context& context, Job& job, const Worker& worker);
 // One more rank that failed before the next generation, when the fault has been named already.
 void AddVictim(Job& job, const OpenFault& fault, int rank);
 
+// Ends the faults that no member is part of once none is going to be: the members went on without
+// the newcomers that failed, and lost nothing. None is any more with `now`: the members that have
+// left the active generation together form the next one.
+void EndNewcomersFaults(const Context& context, Job& job, bool now);
+
 // A generation was formed after the open faults.
 void NoteGeneration(Context& context, Job& job);
 
