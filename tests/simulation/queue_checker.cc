@@ -43,11 +43,12 @@ Holds PlacesOf(const Job& job) {
   return holds;
 }
 
-// Returns what those of them have that are not to leave.
+// Returns what those of them have that are not to leave: what others that come have then is free.
 Holds ServingOf(const Job& job) {
   Holds holds;
   for (const Slot& slot : job.slots) {
-    if (slot.worker && slot.worker->serves() && !slot.unplaced()) Add(*slot.worker, holds);
+    const bool stays = slot.wanted && slot.worker && slot.worker->serves();
+    if (stays && !slot.unplaced()) Add(*slot.worker, holds);
   }
   return holds;
 }
@@ -92,6 +93,15 @@ int Lacks(const Job& job) {
     lacking += !has && ((slot.wanted && slot.relieves < 0) || slot.lent);
   }
   return lacking;
+}
+
+// Returns the nodes that get work.
+std::set<std::string> OpenNodes(const State& state, absl::Time now) {
+  std::set<std::string> open;
+  for (const auto& [id, node] : state.nodes) {
+    if (coordinator::FactsOf(state, node, now).open) open.insert(id);
+  }
+  return open;
 }
 
 // Returns whether the job as a whole has room in `free`.
@@ -151,6 +161,8 @@ bool IsWithinQuota(const State& state, const Job& job) {
 void QueueChecker::OnBegin() {
   before_.clear();
   waited_.clear();
+  open_.clear();
+  serial_ = 0;
   idle_.clear();
   could_start_.clear();
   kept_ = Kept{};
@@ -183,6 +195,8 @@ void QueueChecker::AfterStep(const CoordinatorProcess& coordinator) {
   if (coordinator.steps() % 8 == 0) CheckKept(state, now);
   before_.clear();
   waited_.clear();
+  open_ = OpenNodes(state, now);
+  serial_ = state.serial;
   for (const auto& [id, job] : state.jobs) {
     before_[id] = job.state;
     if (coordinator::IsReady(job)) waited_.insert(id);
@@ -232,6 +246,13 @@ void QueueChecker::CheckStarts(const State& state, absl::Time now) {
   coordinator::QueueView view = coordinator::ViewQueue(state, now);
   const std::optional<coordinator::Reservation> reservation =
       coordinator::RunPass(coordinator::RulesOf(state.options), view.queue).reservation;
+  // Of several events the first ones may have let a job start, and the others have opened nodes.
+  std::set<std::string> opened;
+  if (state.serial > serial_ + 1) {
+    const std::set<std::string> open = OpenNodes(state, now);
+    std::set_difference(open.begin(), open.end(), open_.begin(), open_.end(),
+                        std::inserter(opened, opened.end()));
+  }
   for (const auto& [id, waiting] : state.jobs) {
     // Who was held or waited for another one when it was last looked at may have been too late.
     if (waited_.count(id) == 0 || !coordinator::IsReady(waiting)) continue;
@@ -241,7 +262,9 @@ void QueueChecker::CheckStarts(const State& state, absl::Time now) {
       return job->spec().priority() < waiting.spec().priority();
     });
     if (lower.empty()) continue;
-    if (!Fits(state, waiting, RoomFor(waiting, lower, view, reservation, free), now)) continue;
+    std::map<std::string, int> room = RoomFor(waiting, lower, view, reservation, free);
+    for (const std::string& node : opened) room[node] = 0;
+    if (!Fits(state, waiting, room, now)) continue;
     world_->checker.Fail(absl::StrCat("job ", lower.back()->id, " starts where ", id,
                                       " of higher priority has room and waits: ", waiting.reason));
   }
@@ -279,9 +302,7 @@ void QueueChecker::CheckKept(const State& state, absl::Time now) {
     world_->checker.Fail(absl::StrCat("job ", next, " could start, and nobody looks at the queue"));
   }
   Kept kept;
-  for (const auto& [id, node] : state.nodes) {
-    if (coordinator::FactsOf(state, node, now).open) kept.open.insert(id);
-  }
+  kept.open = OpenNodes(state, now);
   for (const auto& [id, job] : state.jobs) {
     Holds holds = HoldsOf(job);
     if (!holds.empty()) kept.running[id] = {job.started, std::move(holds), ServingOf(job)};

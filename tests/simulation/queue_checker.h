@@ -61,6 +61,8 @@ class QueueChecker {
   World* const world_;
   std::map<std::string, JobState> before_;  // by job, when it was last looked at
   std::set<std::string> waited_;            // jobs that might have started then
+  std::set<std::string> open_;              // nodes that got work then
+  int64_t serial_ = 0;                      // of the newest event then
   std::map<std::string, absl::Time> idle_;  // by job: since when it has room and waits
   std::string could_start_;  // that a pass over the queue would start now; empty: nobody
   absl::Time could_start_since_;
