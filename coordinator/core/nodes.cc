@@ -254,6 +254,7 @@ Free FreeOn(const State& state, const Node& node, const Job* job) {
 bool IsFor(const Job& job, const Node& node) {
   if (!Serves(node, job)) return false;
   NodeFacts facts;
+  facts.is_private = node.is_private;
   facts.slots = node.slots;
   facts.gpus = static_cast<int>(GpusOf(node).size());
   const NodePool pool{{facts}, {}};

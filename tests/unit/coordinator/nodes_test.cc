@@ -3,10 +3,31 @@
 
 #include <gtest/gtest.h>
 
+#include "coordinator/core/queue_view.h"
 #include "tests/unit/coordinator/cluster.h"
 
 namespace lockstep::coordinator {
 namespace {
+
+TEST(NodesTest, APrivateNodeIsForAJobThatAsksForGpusItLacks) {
+  State state;
+  Node node;
+  node.id = "n";
+  node.slots = 2;
+  node.session = 1;
+  node.is_private = true;
+  Job job;
+  job.id = "j";
+  job.request.mutable_spec()->mutable_resources()->set_device("cuda");
+  job.request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
+  job.ask = AskOf(job);
+  node.last_contact = absl::UnixEpoch();
+  EXPECT_EQ(Room(state, job, node, absl::UnixEpoch()), 2);
+  EXPECT_TRUE(IsFor(job, node)) << "it has room there";
+  node.is_private = false;
+  EXPECT_EQ(Room(state, job, node, absl::UnixEpoch()), 0);
+  EXPECT_FALSE(IsFor(job, node));
+}
 
 TEST(NodesTest, RoomForWhoLeftADrainedNodeIsLookedForByThePassesOverTheQueue) {
   Cluster cluster(3, 1);
