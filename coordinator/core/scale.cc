@@ -90,7 +90,7 @@ bool Holds(const Job& job, const Slot& slot) { return slot.worker && IsMember(jo
 bool ComesBack(const Slot& slot) { return slot.lent || slot.returns; }
 
 // Places without the state go first, then the newest; before them those that nobody works on now.
-void GiveUp(Job& job, int count) {
+void GiveUp(const Context& context, Job& job, int count) {
   for (Slot& slot : job.slots) {
     if (!ComesBack(slot) || slot.standby || count == 0) continue;
     slot.lent = slot.returns = false;
@@ -112,6 +112,7 @@ void GiveUp(Job& job, int count) {
       slot.worker.reset();
     } else if (slot.worker && slot.worker->serves() && !IsMember(job, *slot.worker)) {
       slot.worker->phase = Worker::Phase::kLeaving;
+      slot.worker->since = context.now;
     }
   }
 }
@@ -204,7 +205,9 @@ absl::Status Scale(Context& context, const ScaleRequested& event) {
   }
   context.effects.scaled.set_workers_before(job->target_workers);
   context.touched_jobs.insert(job->id);
-  if (event.workers < job->target_workers) GiveUp(*job, job->target_workers - event.workers);
+  if (event.workers < job->target_workers) {
+    GiveUp(context, *job, job->target_workers - event.workers);
+  }
   absl::Status status;
   int reached = std::min(job->target_workers, event.workers);
   while (reached < event.workers && status.ok()) {
