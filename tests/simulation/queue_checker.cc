@@ -116,29 +116,57 @@ bool Fits(const State& state, const Job& job, const std::map<std::string, int>& 
   return nodes >= resources.nodes();
 }
 
-// The nodes' slots for `job` when it is not to delay the one for whom room is kept: `free`, and
-// what those of `others` have, which would start after it. All, if it has ended by then.
+// Returns what room was kept for another job when `others`, of lower priority than `job`, started:
+// they had nothing yet, and are asked after it. Nothing: none was, or `job` could start all the
+// same.
+std::optional<coordinator::Reservation> KeptBefore(const State& state,
+                                                   const coordinator::QueueView& view,
+                                                   const Job& job,
+                                                   const std::vector<const Job*>& others) {
+  coordinator::Queue queue = view.queue;
+  std::vector<const Job*> waiting;
+  queue.waiting.clear();
+  for (size_t i = 0; i < view.waiting.size(); ++i) {
+    if (view.waiting[i]->spec().priority() < job.spec().priority()) continue;
+    queue.waiting.push_back(view.queue.waiting[i]);
+    waiting.push_back(view.waiting[i]);
+  }
+  queue.running.clear();
+  for (size_t i = 0; i < view.running.size(); ++i) {
+    const coordinator::Running& running = view.queue.running[i];
+    if (std::find(others.begin(), others.end(), view.running[i]) == others.end()) {
+      queue.running.push_back(running);
+      continue;
+    }
+    for (const coordinator::Taken& hold : running.holds) {
+      coordinator::Give(queue.cluster, hold, queue.cluster.free);
+    }
+  }
+  coordinator::Decisions decisions =
+      coordinator::RunPass(coordinator::RulesOf(state.options), queue);
+  const auto is_job = [&](int place) { return waiting[static_cast<size_t>(place)] == &job; };
+  for (const coordinator::Decisions::Start& start : decisions.starts) {
+    if (is_job(start.waiting)) return std::nullopt;
+  }
+  if (decisions.reservation && is_job(decisions.reservation->waiting)) return std::nullopt;
+  return std::move(decisions.reservation);
+}
+
+// The nodes' slots for `job`, when it is not to delay the one for whom `kept` is: `free`, and what
+// those of `others` have, which would start after it. All, if it has ended by then.
 std::map<std::string, int> RoomFor(const Job& job, const std::vector<const Job*>& others,
                                    const coordinator::QueueView& view,
-                                   const std::optional<coordinator::Reservation>& reservation,
+                                   const std::optional<coordinator::Reservation>& kept,
                                    const std::map<std::string, int>& free) {
-  std::map<std::string, int> room = free, leave;
-  const bool delays = reservation &&
-                      view.waiting[static_cast<size_t>(reservation->waiting)] != &job &&
-                      view.queue.now + job.ask->limit > reservation->when;
-  if (delays) {
-    for (size_t i = 0; i < view.queue.cluster.nodes.size(); ++i) {
-      leave[view.queue.cluster.nodes[i].id] = reservation->leave[i].slots;
-    }
-  }
+  std::map<std::string, int> room = free;
   for (const Job* other : others) {
-    for (const auto& [node, slots] : PlacesOf(*other)) {
-      room[node] += slots;
-      // Those that have ended by then have nothing of what it leaves.
-      if (delays && other->started + other->ask->limit > reservation->when) leave[node] += slots;
-    }
+    for (const auto& [node, slots] : PlacesOf(*other)) room[node] += slots;
   }
-  for (const auto& [node, slots] : leave) room[node] = std::min(room[node], slots);
+  if (!kept || view.queue.now + job.ask->limit <= kept->when) return room;
+  for (size_t i = 0; i < view.queue.cluster.nodes.size(); ++i) {
+    int& slots = room[view.queue.cluster.nodes[i].id];
+    slots = std::min(slots, kept->leave[i].slots);
+  }
   return room;
 }
 
@@ -243,9 +271,7 @@ void QueueChecker::CheckStarts(const State& state, absl::Time now) {
   }
   if (started.empty()) return;
   const std::map<std::string, int> free = FreeSlots(state);
-  coordinator::QueueView view = coordinator::ViewQueue(state, now);
-  const std::optional<coordinator::Reservation> reservation =
-      coordinator::RunPass(coordinator::RulesOf(state.options), view.queue).reservation;
+  const coordinator::QueueView view = coordinator::ViewQueue(state, now);
   // Of several events the first ones may have let a job start, and the others have opened nodes.
   std::set<std::string> opened;
   if (state.serial > serial_ + 1) {
@@ -262,7 +288,8 @@ void QueueChecker::CheckStarts(const State& state, absl::Time now) {
       return job->spec().priority() < waiting.spec().priority();
     });
     if (lower.empty()) continue;
-    std::map<std::string, int> room = RoomFor(waiting, lower, view, reservation, free);
+    std::map<std::string, int> room =
+        RoomFor(waiting, lower, view, KeptBefore(state, view, waiting, lower), free);
     for (const std::string& node : opened) room[node] = 0;
     if (!Fits(state, waiting, room, now)) continue;
     world_->checker.Fail(absl::StrCat("job ", lower.back()->id, " starts where ", id,
