@@ -51,6 +51,7 @@ KERNELS = {"attention_matrix": ("MatrixKernel",), "attention_matrix_backward": (
            "attention_warpgroup_backward": ("GroupKeysKernel", "GroupQueriesKernel")}
 PRODUCTS = {"MatrixKernel": 2, "MatrixKeysKernel": 4, "MatrixQueriesKernel": 3,  # of the two products of scores and values
             "GroupKernel": 2, "GroupKeysKernel": 4, "GroupQueriesKernel": 3}
+DROPOUT = ("no", "yes", "kept")  # the last: from the forward to the backward pass
 Instruction = collections.namedtuple("Instruction", "address guarded name text")
 Path = collections.namedtuple("Path", "count instructions")
 
@@ -122,6 +123,7 @@ def products_in(block):
 
 
 def copies_in(block):
+    """Of the next tile, and of dropout's bits."""
     return sum(one.name.startswith("LDGSTS") for one in block)
 
 
@@ -211,27 +213,31 @@ def main():
             return 1
         code = functions(os.path.join(keep, f"{file}.{args.architecture}.cubin"))
         for mangled, short in zip(code, kernel_registers.demangle(list(code))):
-            kernel = re.fullmatch(r"(\w+)<1, (\d+|true|false)(?:, .*)?>", short)  # bf16
+            kernel = re.fullmatch(r"(\w+)<1, (\d+|true|false)(?:, (.*))?>", short)  # bf16
             if kernel is None or kernel.group(1) not in kernels:
                 continue
             if kernel.group(2).isdigit():
                 depth, counts = int(kernel.group(2)), list(enumerate(count(code[mangled])))
-            else:  # by warpgroups, a kernel for each
+            else:  # by warpgroups, a kernel for each; there the forward pass may leave dropout's bits
                 drops = int(kernel.group(2) == "true")
-                depth, counts = 64, [(drops, count(code[mangled])[drops])]
+                depth, counts = 64, [(drops + (kernel.group(3) == "true"), count(code[mangled])[drops])]
             for drops, (products, cycles) in counts:
                 share = products * PEAK_PRODUCT / taken(kernel.group(1), cycles)
                 shares[kernel.group(1), depth, drops] = share
-                print(f"| `{short}` | {'yes' if drops else 'no'} | {products} | " +
+                print(f"| `{short}` | {DROPOUT[drops]} | {products} | " +
                       " | ".join(f"{cycles[unit]:.0f}" for unit in units) + f" | {100 * share:.0f} % |")
     for forward, backward in (("attention_matrix", "attention_matrix_backward"),
                               ("attention_warpgroup", "attention_warpgroup_backward")):
         print(forward)
         for depth in sorted({depth for kernel, depth, _ in shares if kernel in KERNELS[forward]}):
-            row = [shares[KERNELS[forward][0], depth, drops] for drops in (0, 1)]
+            kinds = [drops for drops in range(len(DROPOUT)) if (KERNELS[forward][0], depth, drops) in shares]
+            row = [shares[KERNELS[forward][0], depth, drops] for drops in kinds]
+            # The owners of keys read bits whoever leaves them.
+            shares.update({(kernel, depth, 2): shares[kernel, depth, 1] for kernel in KERNELS[backward]
+                           if (kernel, depth, 2) not in shares})
             # Seven products are made, of which the gradient is said to have five.
             row += [5 / sum(PRODUCTS[kernel] / shares[kernel, depth, drops] for kernel in KERNELS[backward])
-                    for drops in (0, 1)]
+                    for drops in kinds]
             print(f"{{{depth}, " + ", ".join(f"{share:.2f}" for share in row) + "},")
     return 0
 

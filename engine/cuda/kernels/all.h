@@ -30,7 +30,9 @@ Launcher<AttentionBackwardArgs> LaunchMatrixAttentionBackward;
 bool AttentionFitsWarpgroups(const AttentionArgs& args);
 bool AttentionBackwardFitsWarpgroups(const AttentionBackwardArgs& args);
 Launcher<AttentionArgs> LaunchGroupAttention;
-// Makes delta itself. REQUIRES: args.rows and, with dropout, args.kept.
+// Dropout's bits by themselves, for attention that other kernels do. REQUIRES: args.kept.
+Launcher<AttentionArgs> LaunchKeptBits;
+// Makes delta itself. REQUIRES: args.rows and, with dropout, args.forward.kept or args.kept.
 Launcher<AttentionBackwardArgs> LaunchGroupAttentionBackward;
 
 }  // namespace lockstep::engine::cuda

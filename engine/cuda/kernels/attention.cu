@@ -199,6 +199,10 @@ __global__ void __launch_bounds__(kThreads) StepKernel(AttentionStepArgs args) {
 
 Code LaunchAttention(const AttentionArgs& args, Stream stream) {
   if (AttentionFitsWarpgroups(args)) return LaunchGroupAttention(args, stream);
+  if (args.kept != nullptr) {
+    const Code code = LaunchKeptBits(args, stream);
+    if (code != 0) return code;
+  }
   if (AttentionFitsTensorCores(args)) return LaunchMatrixAttention(args, stream);
   if (args.depth <= 64) return LaunchTiles<64, 64, 32>(args, stream);
   if (args.depth <= 128) return LaunchTiles<128, 32, 32>(args, stream);

@@ -163,6 +163,16 @@ struct DropFactors {
     keeps[0] = bits[tile] << 16 >= threshold;
     keeps[1] = bits[tile] >= threshold;
   }
+  // The same of both at once: all bits of the lower half where the first of them stays, and of the
+  // upper half where the second does.
+  __device__ __forceinline__ uint32_t Kept(const AttentionArgs& args, int tile) const {
+    // A number's lower 15 bits and `rest` have bit 15 where they are those of the threshold at
+    // least.
+    const uint32_t rest = (0x8000 - (args.drop.threshold & 0x7fff)) * 0x10001u;
+    const uint32_t sums = (bits[tile] & 0x7fff7fff) + rest;
+    const uint32_t small = args.drop.threshold < 0x8000 ? ~0u : 0;
+    return SignsOfHalves(MostOf(bits[tile], sums, small));
+  }
   // The factors of that pair.
   __device__ __forceinline__ void Of(const AttentionArgs& args, int tile,
                                      float (&factors)[2]) const {

@@ -49,12 +49,14 @@ __device__ __forceinline__ void MaskScores(const AttentionArgs& args, const Head
 }
 
 // Scores to probabilities relative to the rows' maxima so far; `out` fades with the old maxima.
-// `drops` says whether there is dropout.
-template <Type kType, int kBands, int kTiles, int kOut>
+// `drops` says whether there is dropout. With kKeeps, which wants dropout, `kept` gets the bits of
+// each band's two rows: those of tile t are 2 t and 2 t + 1, and there are others from 16 on.
+template <Type kType, bool kKeeps = false, int kBands, int kTiles, int kOut>
 __device__ __forceinline__ void Soften(const AttentionArgs& args, bool drops, const HeadDrop& drop,
                                        const Place& place, float (&scores)[kBands][kTiles][4],
                                        RunningSums<kBands>& running, float (&out)[kBands][kOut][4],
-                                       uint32_t (&weights)[kBands][kTiles][2]) {
+                                       uint32_t (&weights)[kBands][kTiles][2],
+                                       uint32_t (*kept)[2] = nullptr) {
   const float factor = args.scale * kLog2E;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
@@ -90,22 +92,32 @@ __device__ __forceinline__ void Soften(const AttentionArgs& args, bool drops, co
           out[band][c][2 * half + 1] *= fade;
         }
       }
+      uint32_t stay[kTiles] = {};  // of the packed weights
       if (drops) {
         const int query = place.first_row + 16 * band + 8 * half + lane / 4;
         DropFactors<kTiles> numbers;
         numbers.Draw(args, drop, query, place.first_key);
+        if (kKeeps) kept[band][half] = 0;
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
-          bool keeps[2];
-          numbers.Keep(args, t, keeps);
-          scores[band][t][2 * half] = keeps[0] ? scores[band][t][2 * half] : 0;
-          scores[band][t][2 * half + 1] = keeps[1] ? scores[band][t][2 * half + 1] : 0;
+          if (kKeeps) {
+            static_assert(!kKeeps || 2 * kTiles <= 16);
+            stay[t] = numbers.Kept(args, t);
+            kept[band][half] |= stay[t] & 0x20001u << (2 * t);
+          } else {
+            bool keeps[2];
+            numbers.Keep(args, t, keeps);
+            scores[band][t][2 * half] = keeps[0] ? scores[band][t][2 * half] : 0;
+            scores[band][t][2 * half + 1] = keeps[1] ? scores[band][t][2 * half + 1] : 0;
+          }
         }
+        // The first of each pair are in the lower half, the second in the upper one.
+        if (kKeeps) kept[band][half] |= kept[band][half] >> 16;
       }
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        weights[band][t][half] =
-            Pack<kType>(scores[band][t][2 * half], scores[band][t][2 * half + 1]);
+        const uint32_t pair = Pack<kType>(scores[band][t][2 * half], scores[band][t][2 * half + 1]);
+        weights[band][t][half] = kKeeps ? pair & stay[t] : pair;
       }
     }
   }

@@ -9,7 +9,8 @@
 namespace lockstep::engine::cuda {
 namespace {
 
-template <Type kType, bool kDrops>
+// With kLeaves dropout's bits are left in args.kept.
+template <Type kType, bool kDrops, bool kLeaves>
 __global__ void __launch_bounds__(kBlockThreads, 2) GroupKernel(AttentionArgs args) {
 #if LOCKSTEP_WARPGROUPS
   const MatrixTile<kGroupSide> queries{SharedMemory()};
@@ -44,13 +45,16 @@ __global__ void __launch_bounds__(kBlockThreads, 2) GroupKernel(AttentionArgs ar
   RunningSums<1> running;
   float out[1][8][4], scores[1][8][4];
   BeginRows(running, out);
+  const KeptRows left = kLeaves ? KeptRows(args.kept, h.unit, args.length, first_row) : KeptRows();
   const auto soften = [&](int first_key) {
     // Of the whole warpgroup alike.
     if (group_query < args.length && first_key < end &&
         (!args.causal || first_key < group_query + kGroupSide)) {
       const Place place = {first_row, first_key};
       MaskScores(args, h, place, scores);
-      Soften<kType>(args, kDrops, drop, place, scores, running, out, weights);
+      uint32_t kept[1][2];
+      Soften<kType, kLeaves>(args, kDrops, drop, place, scores, running, out, weights, kept);
+      if (kLeaves) left.Store(first_key, kept[0]);
     } else {
       Clear(weights[0]);
     }
@@ -101,18 +105,44 @@ __global__ void __launch_bounds__(kBlockThreads, 2) GroupKernel(AttentionArgs ar
 #endif
 }
 
-template <Type kType, bool kDrops>
+constexpr int kBitsThreads = 128;
+
+// The bits of a query's 64 keys are those of four threads.
+__global__ void __launch_bounds__(kBitsThreads) KeptBitsKernel(AttentionArgs args) {
+  const int64_t padded = PaddedLength(args.length);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int query = static_cast<int>(blockIdx.x) * (kBitsThreads / 4) + thread / 4;
+  if (query >= padded) return;
+  const Head h = HeadOf(args, blockIdx.z, blockIdx.y);
+  const HeadDrop drop = HeadDropOf(args, h);
+  for (int first_key = 0; first_key < padded; first_key += kGroupSide) {
+    DropFactors<8> numbers;
+    numbers.Draw(args, drop, query, first_key);
+    uint32_t kept = 0;
+#pragma unroll
+    for (int t = 0; t < 8; ++t) {
+      bool keeps[2];
+      numbers.Keep(args, t, keeps);
+      SetBit(kept, 2 * t, keeps[0]);
+      SetBit(kept, 2 * t + 1, keeps[1]);
+    }
+    args.kept[KeptAt(h.unit, padded, first_key, thread % 4) + query] = static_cast<uint16_t>(kept);
+  }
+}
+
+template <Type kType, bool kDrops, bool kLeaves>
 Code LaunchKernel(const AttentionArgs& args, Stream stream) {
   constexpr size_t kBytes = (kGroups * kTile + kStages * kStage) * sizeof(uint16_t);
-  return LaunchShared(GroupKernel<kType, kDrops>,
+  return LaunchShared(GroupKernel<kType, kDrops, kLeaves>,
                       Grid(DivideUp(args.length, kBlockRows), args.heads, args.batch),
                       kBlockThreads, kBytes, stream, args);
 }
 
 template <Type kType>
 Code LaunchGroups(const AttentionArgs& args, Stream stream) {
-  return Drops(args) ? LaunchKernel<kType, true>(args, stream)
-                     : LaunchKernel<kType, false>(args, stream);
+  if (!Drops(args)) return LaunchKernel<kType, false, false>(args, stream);
+  return args.kept != nullptr ? LaunchKernel<kType, true, true>(args, stream)
+                              : LaunchKernel<kType, true, false>(args, stream);
 }
 
 }  // namespace
@@ -124,6 +154,11 @@ bool AttentionFitsWarpgroups(const AttentionArgs& args) {
 Code LaunchGroupAttention(const AttentionArgs& args, Stream stream) {
   return args.q.type == Type::kBF16 ? LaunchGroups<Type::kBF16>(args, stream)
                                     : LaunchGroups<Type::kF16>(args, stream);
+}
+
+Code LaunchKeptBits(const AttentionArgs& args, Stream stream) {
+  const int64_t blocks = DivideUp(PaddedLength(args.length), kBitsThreads / 4);
+  return Launch(KeptBitsKernel, Grid(blocks, args.heads, args.batch), kBitsThreads, stream, args);
 }
 
 }  // namespace lockstep::engine::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the attention kernels of sm_90a share: which shapes they take, and how the bits of dropout
-// that the kernel of queries leaves for that of keys lie. Included by .cu files only.
+// lie that the forward pass, or the kernel of queries, leaves. Included by .cu files only.
 // Thread-safety: device code.
 #ifndef LOCKSTEP_ENGINE_CUDA_KERNELS_ATTENTION_WARPGROUP_H_
 #define LOCKSTEP_ENGINE_CUDA_KERNELS_ATTENTION_WARPGROUP_H_
@@ -95,6 +95,31 @@ __host__ __device__ __forceinline__ int64_t PaddedLength(int64_t length) {
 __device__ __forceinline__ int64_t KeptAt(int64_t unit, int64_t padded, int key, int pair) {
   return ((unit * (padded / kGroupSide) + key / kGroupSide) * 4 + pair) * padded;
 }
+
+// The bits of a thread's two rows, lane / 4 and the one 8 below of those from `first_row` on.
+struct KeptRows {
+  KeptRows() = default;
+  __device__ __forceinline__ KeptRows(uint16_t* kept, int64_t unit, int64_t length, int first_row)
+      : step(static_cast<int>(PaddedLength(length) / 16)) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    first = kept + KeptAt(unit, PaddedLength(length), 0, lane % 4) + first_row + lane / 4;
+  }
+  // Those of the 64 keys from `key` on, which is a multiple of 64.
+  __device__ __forceinline__ void Load(int key, uint32_t (&bits)[2]) const {
+    const uint16_t* const at = first + int64_t{key} * step;
+    bits[0] = at[0];
+    bits[1] = at[8];
+  }
+  // As above.
+  __device__ __forceinline__ void Store(int key, const uint32_t (&bits)[2]) const {
+    uint16_t* const at = first + int64_t{key} * step;
+    at[0] = static_cast<uint16_t>(bits[0]);
+    at[8] = static_cast<uint16_t>(bits[1]);
+  }
+
+  uint16_t* first = nullptr;  // of key 0
+  int step = 0;               // from a key to the next, which is as far as KeptAt has it of 64
+};
 
 // Returns whether warpgroups can do it: where tensor cores can, heads of 40 to 64 columns (narrower
 // ones would be mostly padding). Host code.

@@ -5,8 +5,9 @@
 // queries and dy, or keys and values, which stay, and the probabilities and gradients of scores
 // where they are made; the owners of keys therefore make the transposed scores. There a thread has
 // two keys of each query, whereas a random number of dropout comes with those of seven other keys:
-// the owners of queries, who need all eight, leave a bit for each, as they leave delta, which they
-// make themselves. The two warpgroups of a block begin products in turn.
+// where the forward pass left no bits for both, the owners of queries, who need all eight, draw
+// them and leave a bit for each, as they leave delta, which they make themselves. The two
+// warpgroups of a block begin products in turn.
 #include "engine/cuda/kernels/all.h"
 #include "engine/cuda/kernels/attention_gradient.h"
 #include "engine/cuda/kernels/attention_warpgroup.h"
@@ -87,9 +88,10 @@ __device__ __forceinline__ Rows RowsOf(const AttentionBackwardArgs& args, const 
   return rows;
 }
 
-// From scores and the products dy v^T of a warp's 16 queries by 64 keys to the gradients of scores;
-// `kept` gets dropout's bits. With kAll all keys count for all queries.
-template <Type kType, bool kDrops, bool kAll>
+// From scores and the products dy v^T of a warp's 16 queries by 64 keys to the gradients of scores.
+// `kept` has dropout's bits with kReads, and gets them else. With kAll all keys count for all
+// queries.
+template <Type kType, bool kDrops, bool kReads, bool kAll>
 __device__ __forceinline__ void MakeGradients(const AttentionArgs& f, const Head& h,
                                               const HeadDrop& drop, const Rows& rows, int first_key,
                                               const float (&scores)[8][4],
@@ -107,12 +109,17 @@ __device__ __forceinline__ void MakeGradients(const AttentionArgs& f, const Head
       end = seen < end ? seen : end;
     }
     DropFactors<8> numbers;
-    if (kDrops) numbers.Draw(f, drop, rows.query[half], first_key);
-    kept[half] = 0;
+    if (kDrops && !kReads) {
+      numbers.Draw(f, drop, rows.query[half], first_key);
+      kept[half] = 0;
+    }
 #pragma unroll
     for (int t = 0; t < 8; ++t) {
       bool keeps[2] = {true, true};
-      if (kDrops) {
+      if (kReads) {
+        keeps[0] = (kept[half] & 1u << (2 * t)) != 0;
+        keeps[1] = (kept[half] & 2u << (2 * t)) != 0;
+      } else if (kDrops) {
         numbers.Keep(f, t, keeps);
         SetBit(kept[half], 2 * t, keeps[0]);
         SetBit(kept[half], 2 * t + 1, keeps[1]);
@@ -132,8 +139,8 @@ __device__ __forceinline__ void MakeGradients(const AttentionArgs& f, const Head
   }
 }
 
-// dq of kBlockRows queries.
-template <Type kType, bool kDrops>
+// dq of kBlockRows queries. With kReads the forward pass has left dropout's bits.
+template <Type kType, bool kDrops, bool kReads>
 __global__ void __launch_bounds__(kBlockThreads) GroupQueriesKernel(AttentionBackwardArgs args) {
 #if LOCKSTEP_WARPGROUPS
   const AttentionArgs& f = args.forward;
@@ -141,8 +148,7 @@ __global__ void __launch_bounds__(kBlockThreads) GroupQueriesKernel(AttentionBac
   uint16_t* const stages = dy.data + kGroups * kTile;
   const Head h = HeadOf(f, blockIdx.z, blockIdx.y);
   const HeadViews views(args, h);
-  const HeadDrop drop = kDrops ? HeadDropOf(f, h) : HeadDrop{};
-  const int64_t padded = PaddedLength(f.length);
+  const HeadDrop drop = kDrops && !kReads ? HeadDropOf(f, h) : HeadDrop{};
   const int length = static_cast<int>(f.length);
   const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kBlockRows;
   const int group_row = OwnGroup() * kGroupSide, warp_row = group_row + OwnWarpRow();
@@ -172,24 +178,27 @@ __global__ void __launch_bounds__(kBlockThreads) GroupQueriesKernel(AttentionBac
   LoadLeft(dy, warp_row, left_dy);
   float dq[1][8][4], scores[8][4], products[8][4];
   Clear(dq);
+  // Of the whole warpgroup alike.
+  const auto sees = [&](int first_key) {
+    return group_query < length && first_key < end &&
+           (!f.causal || first_key < group_query + kGroupSide);
+  };
+  const KeptRows kept_rows = kDrops ? KeptRows(args.kept, h.unit, f.length, first_row) : KeptRows();
+  uint32_t kept[2];
+  // Asks for the bits of a tile of keys, before its products are waited for.
+  const auto read = [&](int first_key) {
+    if (kReads && sees(first_key)) kept_rows.Load(first_key, kept);
+  };
   const auto make = [&](int first_key) {
-    // Of the whole warpgroup alike.
-    if (group_query < length && first_key < end &&
-        (!f.causal || first_key < group_query + kGroupSide)) {
-      uint32_t kept[2];
+    if (sees(first_key)) {
       if (first_row + 16 <= length && SeesAll(f, h, first_row, first_key, kGroupSide)) {
-        MakeGradients<kType, kDrops, true>(f, h, drop, rows, first_key, scores, products, gradients,
-                                           kept);
+        MakeGradients<kType, kDrops, kReads, true>(f, h, drop, rows, first_key, scores, products,
+                                                   gradients, kept);
       } else {
-        MakeGradients<kType, kDrops, false>(f, h, drop, rows, first_key, scores, products,
-                                            gradients, kept);
+        MakeGradients<kType, kDrops, kReads, false>(f, h, drop, rows, first_key, scores, products,
+                                                    gradients, kept);
       }
-      if (kDrops) {
-        const int lane = static_cast<int>(threadIdx.x) % kWarp;
-        uint16_t* const own = args.kept + KeptAt(h.unit, padded, first_key, lane % 4);
-        own[rows.query[0]] = static_cast<uint16_t>(kept[0]);
-        own[rows.query[1]] = static_cast<uint16_t>(kept[1]);
-      }
+      if (kDrops && !kReads) kept_rows.Store(first_key, kept);
     } else {
       Clear(gradients);
     }
@@ -211,6 +220,7 @@ __global__ void __launch_bounds__(kBlockThreads) GroupQueriesKernel(AttentionBac
     Settle(scores);
     Settle(products);
   };
+  read(0);
   BeginProducts();
   BeginScores<kType>(scores, left_queries, TileAt(stages));
   BeginScores<kType>(products, left_dy, TileAt(stages + kStage / 2));
@@ -222,6 +232,7 @@ __global__ void __launch_bounds__(kBlockThreads) GroupQueriesKernel(AttentionBac
   for (int number = 0;;) {
     const uint16_t* const stage = stages + number * kStage;
     make(first_key);
+    read(first_key + kGroupSide);
     // The next stage: the other warpgroup may begin its next products with it.
     WaitForCopies();
     PublishShared();
@@ -235,6 +246,7 @@ __global__ void __launch_bounds__(kBlockThreads) GroupQueriesKernel(AttentionBac
       BeginSums<kType>(dq[0], gradients, TileAt(stage + kTile));
       break;
     }
+    read(first_key);
     number = number + 1 == kStages ? 0 : number + 1;
     multiply(stage + kTile, stages + number * kStage);
     // Both have done the products of the stage before this one.
@@ -431,12 +443,17 @@ __global__ void __launch_bounds__(kBlockThreads) GroupKeysKernel(AttentionBackwa
 #endif
 }
 
-template <Type kType, bool kDrops>
+// Returns whether there are such bits and the owners of keys can load them.
+bool MoveInChunks(const uint16_t* kept) {
+  return kept != nullptr && reinterpret_cast<uintptr_t>(kept) % 16 == 0;
+}
+
+template <Type kType, bool kDrops, bool kReads>
 Code LaunchKernels(const AttentionBackwardArgs& args, Stream stream) {
   const AttentionArgs& f = args.forward;
   const dim3 grid = Grid(DivideUp(f.length, kBlockRows), f.heads, f.batch);
   constexpr size_t kOwn = 2 * kGroups * kTile * sizeof(uint16_t);
-  const Code code = LaunchShared(GroupQueriesKernel<kType, kDrops>, grid, kBlockThreads,
+  const Code code = LaunchShared(GroupQueriesKernel<kType, kDrops, kReads>, grid, kBlockThreads,
                                  kOwn + kStages * kStage * sizeof(uint16_t), stream, args);
   if (code != 0) return code;
   return LaunchShared(GroupKeysKernel<kType, kDrops>, grid, kBlockThreads,
@@ -445,8 +462,11 @@ Code LaunchKernels(const AttentionBackwardArgs& args, Stream stream) {
 
 template <Type kType>
 Code LaunchGroups(const AttentionBackwardArgs& args, Stream stream) {
-  return Drops(args.forward) ? LaunchKernels<kType, true>(args, stream)
-                             : LaunchKernels<kType, false>(args, stream);
+  if (!Drops(args.forward)) return LaunchKernels<kType, false, false>(args, stream);
+  if (!MoveInChunks(args.forward.kept)) return LaunchKernels<kType, true, false>(args, stream);
+  AttentionBackwardArgs own = args;
+  own.kept = args.forward.kept;
+  return LaunchKernels<kType, true, true>(own, stream);
 }
 
 }  // namespace
@@ -454,7 +474,7 @@ Code LaunchGroups(const AttentionBackwardArgs& args, Stream stream) {
 bool AttentionBackwardFitsWarpgroups(const AttentionBackwardArgs& args) {
   return FitsWarpgroups(args.forward) && AttentionBackwardFitsTensorCores(args) &&
          AlignedEight(args.forward.y) && args.rows != nullptr &&
-         (args.kept != nullptr || args.forward.drop.address == nullptr);
+         (!Drops(args.forward) || MoveInChunks(args.forward.kept) || MoveInChunks(args.kept));
 }
 
 Code LaunchGroupAttentionBackward(const AttentionBackwardArgs& args, Stream stream) {

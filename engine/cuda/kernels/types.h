@@ -207,6 +207,11 @@ struct AttentionArgs {
   const int32_t* by_length = nullptr;  // [batch]
   Drop drop;
   RoundKeys round_keys;  // of drop.key
+  // With dropout, where it is not null: a bit for each probability that stays, which the forward
+  // pass leaves, whatever kernels do it, for the kernels of the backward pass that read them
+  // [batch, heads, padded / 64, 4, padded], `padded` being the length up to a multiple of 64
+  // (attention_warpgroup.h).
+  uint16_t* kept = nullptr;
   int64_t stride = 0;
   int64_t batch = 0;
   int64_t heads = 0;
@@ -226,10 +231,9 @@ struct AttentionBackwardArgs {
   View dk;
   View dv;
   float* delta = nullptr;  // [batch, heads, queries]; warpgroups leave it in `rows`
-  // With forward.warpgroups: what the kernel of queries leaves for that of keys, `padded` being the
-  // length up to a multiple of 64. For each query the logarithm of its sum in base 2, and delta
-  // [batch, heads, padded, 2]; with dropout a bit for each probability that stays [batch, heads,
-  // padded / 64, 4, padded] (attention_warpgroup.h).
+  // With forward.warpgroups: what the kernel of queries leaves for that of keys. For each query the
+  // logarithm of its sum in base 2, and delta [batch, heads, padded, 2]; with dropout, where the
+  // forward pass left none, bits as forward.kept.
   float* rows = nullptr;
   uint16_t* kept = nullptr;
 };

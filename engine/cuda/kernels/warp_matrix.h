@@ -112,6 +112,19 @@ __device__ __forceinline__ float PowerOfTwo(float x) {
   return y;
 }
 
+// The bits that two of the three have, in one instruction, which the compiler does not find.
+__device__ __forceinline__ uint32_t MostOf(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t most;
+  asm("lop3.b32 %0, %1, %2, %3, 0xe8;" : "=r"(most) : "r"(a), "r"(b), "r"(c));
+  return most;
+}
+// All bits of a half where its highest one is set, none else, of either half.
+__device__ __forceinline__ uint32_t SignsOfHalves(uint32_t halves) {
+  uint32_t signs;
+  asm("prmt.b32 %0, %1, 0, 0xbb99;" : "=r"(signs) : "r"(halves));
+  return signs;
+}
+
 // Sets bit `bit`, a constant, where `is`: one instruction that is done or not.
 __device__ __forceinline__ void SetBit(uint32_t& bits, int bit, bool is) {
   asm("{.reg .pred is;\n"

@@ -84,6 +84,10 @@ inline uint32_t Pack(float low, float high) {
 
 inline float PowerOfTwo(float x) { return std::exp2(x); }
 
+inline uint32_t MostOf(uint32_t a, uint32_t b, uint32_t c) { return (a & b) | ((a | b) & c); }
+inline uint32_t SignsOfHalves(uint32_t halves) {
+  return (halves >> 31) * 0xffff0000u | (halves >> 15 & 1) * 0xffffu;
+}
 inline void SetBit(uint32_t& bits, int bit, bool is) {
   if (is) bits |= 1u << bit;
 }
