@@ -142,6 +142,10 @@ struct PassOptions {
   // What depends on the weights alone is made once for them: in inference, and on GPUs for all
   // micro-batches of a step where there are several. Off: the same bits in less memory and later.
   bool keep_constants = true;
+  // On GPUs, where kernels of sm_90a do attention with dropout: the forward pass leaves a bit for
+  // each probability that stays, and the backward pass draws none. Off: the same bits in less
+  // memory and more time.
+  bool keep_dropout = true;
   int64_t bucket_elements = 262144;  // a bucket closes when it has as many: 1 MiB
   // On GPUs: what the library for products can do with their results (gelu by tanh and its
   // gradient, sums for bias gradients) is left to it. Off: other roundings.

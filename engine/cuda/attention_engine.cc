@@ -10,6 +10,8 @@
 namespace lockstep::engine::cuda {
 namespace {
 
+constexpr int64_t kBlockTokens = 128;  // of kernels/attention_warpgroup*.cu
+
 bool IsBackward(const Node& node) { return node.op == &ops::kAttentionBackward; }
 
 }  // namespace
@@ -49,6 +51,14 @@ bool SuitsWarpgroups(const Graph& graph, const Node& node) {
 
 int64_t PaddedAttentionLength(int64_t length) { return (length + 63) / 64 * 64; }
 
+bool KeepsDropout(const Graph& graph, const Node& node) {
+  if (!SuitsWarpgroups(graph, node)) return false;
+  const auto shape = AttentionShapeOf(graph, node);
+  const size_t factors = static_cast<size_t>(3 * shape->batch * shape->length * shape->width) * 2;
+  return shape->rate > 0 && shape->length > kBlockTokens && shape->KeptType().bytes() <= factors &&
+         AttentionEngineOf(graph, node) == AttentionEngine::kTensorCores;
+}
+
 AttentionEngine AttentionEngineOf(const Graph& graph, const Node& node) {
   const auto shape = AttentionShapeOf(graph, node);
   LS_CHECK(shape.ok()) << shape.status();
@@ -67,17 +77,19 @@ double InstructionShare(const ops::AttentionShape& shape, bool backward, bool wa
   struct Shares {
     int64_t depth;
     double forward, forward_drops, backward, backward_drops;
+    double forward_keeps = 0, backward_keeps = 0;  // where the forward pass leaves dropout's bits
   };
   constexpr Shares kShares[] = {
       {32, 0.44, 0.26, 0.25, 0.20}, {64, 0.63, 0.47, 0.34, 0.33}, {128, 0.62, 0.52, 0.28, 0.28}};
-  constexpr Shares kGroupShares = {64, 0.93, 0.54, 0.65, 0.50};
+  constexpr Shares kGroupShares = {64, 0.93, 0.54, 0.65, 0.50, 0.51, 0.57};
   const int64_t depth = shape.width / shape.heads;
   const Shares* found = kShares;
   while (found->depth < depth) ++found;
   if (warpgroups && SuitsWarpgroups(shape, Type::kBF16)) found = &kGroupShares;
-  const bool drops = shape.rate > 0;
-  const double share = backward ? (drops ? found->backward_drops : found->backward)
-                                : (drops ? found->forward_drops : found->forward);
+  const bool drops = shape.rate > 0, keeps = shape.keeps_dropout && found == &kGroupShares;
+  double share = backward ? (drops ? found->backward_drops : found->backward)
+                          : (drops ? found->forward_drops : found->forward);
+  if (keeps) share = backward ? found->backward_keeps : found->forward_keeps;
   return share * static_cast<double>(depth) / static_cast<double>(found->depth);
 }
 

@@ -36,6 +36,12 @@ bool SuitsWarpgroups(const Graph& graph, const Node& node);
 // Returns the length up to whole tiles of theirs.
 int64_t PaddedAttentionLength(int64_t length);
 
+// Returns whether a forward pass is to leave dropout's bits for the backward pass: with dropout,
+// where our own kernels of sm_90a do both on a GPU that has them. Not of sequences of one block's
+// 128 tokens, whose attention is bound by memory as it is, nor where the bits would take more of it
+// than queries, keys and values: they grow with the square of the length.
+bool KeepsDropout(const Graph& graph, const Node& node);
+
 // As on a GPU with cuDNN.
 AttentionEngine AttentionEngineOf(const Graph& graph, const Node& node);
 

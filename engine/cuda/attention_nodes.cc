@@ -46,6 +46,12 @@ View Shifted(const View& view, int64_t elements) {
   return {static_cast<std::byte*>(view.data) + bytes, view.type};
 }
 
+// Dropout's bits are left and read by a GPU that has warpgroups alone: what a node and its gradient
+// are prepared for is the same.
+bool KeepsDropout(const ops::AttentionShape& shape, const CudaTarget& target) {
+  return shape.keeps_dropout && target.warpgroups;
+}
+
 // Binds q, k, v from input `first` on, and what follows them.
 void Bind(const Operands& o, const ops::AttentionShape& shape, size_t first,
           const CudaContext& context, AttentionArgs* args) {
@@ -75,9 +81,11 @@ absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
   const Operands o(graph, node, operands, target);
   LS_ASSIGN_OR_RETURN(const ops::AttentionShape shape, AttentionShapeOf(graph, node));
   LS_ASSIGN_OR_RETURN(const AttentionArgs args, ArgsOf(shape, node.attrs, target));
-  const CudaKernel own = [o, shape, args](const CudaContext& context) {
+  const bool keeps = KeepsDropout(shape, target);
+  const CudaKernel own = [o, shape, args, keeps](const CudaContext& context) {
     AttentionArgs own = args;
     Bind(o, shape, 0, context, &own);
+    if (keeps) own.kept = o.OutData<uint16_t>(context, 2);
     own.y = o.Out(context);
     own.log_sums = o.Out(context, 1);
     return o.kernels().attention(own, context.stream);
@@ -115,6 +123,7 @@ BackwardPlan PlanBackward(const Graph& graph, const Node& node) {
     const auto rows = static_cast<size_t>(shape->batch * shape->heads * padded);
     plan.rows_bytes = RoundUp(rows * 2 * sizeof(float));
     if (shape->rate > 0) plan.kept_bytes = RoundUp(rows * static_cast<size_t>(padded) / 8);
+    if (shape->keeps_dropout) plan.kept_bytes = 0;
   }
   return plan;
 }
@@ -132,10 +141,12 @@ absl::StatusOr<CudaKernel> PrepareBackward(const Graph& graph, const Node& node,
   LS_ASSIGN_OR_RETURN(const ops::AttentionShape shape, AttentionShapeOf(graph, node));
   LS_ASSIGN_OR_RETURN(const AttentionArgs args, ArgsOf(shape, node.attrs, target));
   const BackwardPlan plan = PlanBackward(graph, node);
-  const CudaKernel own = [o, shape, args, plan](const CudaContext& context) {
+  const bool keeps = KeepsDropout(shape, target);
+  const CudaKernel own = [o, shape, args, plan, keeps](const CudaContext& context) {
     AttentionBackwardArgs own;
     own.forward = args;
     Bind(o, shape, 3, context, &own.forward);
+    if (keeps) own.forward.kept = o.InData<uint16_t>(context, shape.kept);
     own.dy = o.In(context, 0);
     own.forward.y = o.In(context, 1);
     own.forward.log_sums = o.In(context, 2);

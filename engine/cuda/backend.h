@@ -11,6 +11,7 @@ class CudaBackend : public Backend {
  public:
   size_t ScratchBytes(const Graph& graph, const Node& node) const override;
   bool RoundsBias(const Graph& graph, const Node& node) const override;
+  bool KeepsDropout(const Graph& graph, const Node& node) const override;
   std::vector<int> Groups(const Graph& graph) const override;
 };
 

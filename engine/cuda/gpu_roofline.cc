@@ -91,6 +91,9 @@ bool IsAttention(const Node& node) {
   return node.op == &ops::kAttention || node.op == &ops::kAttentionBackward;
 }
 
+// Returns whether the GPU has the instructions of sm_90a.
+bool HasWarpgroups(const GpuFigures& gpu) { return std::string_view(gpu.architecture) == "sm_90"; }
+
 bool UsesTensorCores(std::string_view op) {
   return op.starts_with("linear") || op.starts_with("conv2d") || op.starts_with("attention");
 }
@@ -111,13 +114,18 @@ double ShareOf(const Graph& graph, const Node& node, const GpuFigures& gpu) {
     return kProductShare;
   }
   const auto shape = cuda::AttentionShapeOf(graph, node);
-  const bool warpgroups = std::string_view(gpu.architecture) == "sm_90";
   return kProductShare *
-         cuda::InstructionShare(*shape, node.op == &ops::kAttentionBackward, warpgroups);
+         cuda::InstructionShare(*shape, node.op == &ops::kAttentionBackward, HasWarpgroups(gpu));
 }
 
-// Bytes of inputs that are never read: rows of a table that no token names.
-double NeverRead(const Graph& graph, const Node& node) {
+// Bytes of operands that are left alone: rows of a table that no token names, and bits of dropout
+// where other kernels do attention.
+double NeverMoved(const Graph& graph, const Node& node, const GpuFigures& gpu) {
+  if (IsAttention(node)) {
+    const auto shape = cuda::AttentionShapeOf(graph, node);
+    const bool never = shape.ok() && shape->keeps_dropout && !HasWarpgroups(gpu);
+    return never ? static_cast<double>(shape->KeptType().bytes()) : 0;
+  }
   if (node.op != &ops::kEmbedding) return 0;
   const double table = static_cast<double>(graph.type(node.inputs[1]).bytes());
   return std::max(0.0, table - static_cast<double>(node.outputs[0].bytes()));
@@ -162,7 +170,7 @@ class LaunchCost {
       if (!node.name.empty()) row.name = node.name;
       const Cost cost = CostOf(graph_, node);
       flops += cost.flops;
-      bytes += cost.bytes - NeverRead(graph_, node);
+      bytes += cost.bytes - NeverMoved(graph_, node, gpu);
       besides += MovedBesides(graph_, node, gpu);
       peak = std::max(peak, PeakOf(graph_, node, gpu, tf32));
       share = std::min(share, ShareOf(graph_, node, gpu));

@@ -19,6 +19,7 @@
 #include "engine/passes/autodiff.h"
 #include "engine/passes/fp8.h"
 #include "engine/passes/image_fusion.h"
+#include "engine/passes/kept_dropout.h"
 #include "engine/passes/recompute.h"
 #include "engine/passes/remade_norms.h"
 #include "engine/passes/rounded_biases.h"
@@ -430,7 +431,12 @@ absl::Status CompiledPlan::CompileTraining() {
     LS_RETURN_IF_ERROR(PlaceTraining(rounded_by_each));
     math_hash_ = MakeHash();
   }
-  return LayOutTraining(Recompute(graph, kLossSeed, recompute_level_));
+  const Graph whole = Recompute(graph, kLossSeed, recompute_level_);
+  if (math_hash_.empty() && KeepsDropout()) {  // nor does it
+    LS_RETURN_IF_ERROR(PlaceTraining(whole));
+    math_hash_ = MakeHash();
+  }
+  return LayOutTraining(whole);
 }
 
 absl::StatusOr<int> CompiledPlan::ChooseRecompute(const Graph& graph) {
@@ -473,7 +479,7 @@ absl::Status CompiledPlan::PlaceTraining(const Graph& graph) {
 }
 
 absl::Status CompiledPlan::LayOutTraining(const Graph& graph) {
-  LS_RETURN_IF_ERROR(PlaceTraining(graph));
+  LS_RETURN_IF_ERROR(PlaceTraining(KeepsDropout() ? KeepDropout(graph, *backend_) : graph));
   std::map<Value, Storage> fixed = BindLeaves(train_.graph);
   fixed.insert(layout_.storage.begin(), layout_.storage.end());
   const auto plan_memory = [&](bool keeps) {

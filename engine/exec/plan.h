@@ -129,7 +129,8 @@ class CompiledPlan : public Plan {
   // Takes `graph` as the training step and places its gradients, which is all that the hashes are
   // of.
   absl::Status PlaceTraining(const Graph& graph);
-  // The same, and plans its memory.
+  // The same of the graph in which attention leaves dropout's bits, where the back end wants them;
+  // and plans its memory.
   absl::Status LayOutTraining(const Graph& graph);
   // The level of recomputation that the spec asks for.
   absl::StatusOr<int> ChooseRecompute(const Graph& graph);
@@ -144,6 +145,10 @@ class CompiledPlan : public Plan {
     return spec_.passes.keep_constants && spec_.device == DeviceKind::kCuda &&
            (spec_.accumulate > 1 || UpdateMayCopy()) &&
            spec_.recompute.mode == RecomputeSpec::Mode::kNone;
+  }
+  // Returns whether attention may leave dropout's bits in a training step.
+  bool KeepsDropout() const {
+    return spec_.passes.keep_dropout && spec_.device == DeviceKind::kCuda;
   }
   // Returns whether nothing stands against an update that writes copies of the weights: its scratch
   // would lie over them, and what FP8 makes of a weight wants all of it.

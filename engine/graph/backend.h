@@ -35,6 +35,9 @@ class Backend {
   // Returns whether the node's kernel rounds input 2, a bias in fp32, to the type of output 0
   // before it reads it, so that it may as well come rounded.
   virtual bool RoundsBias(const Graph& /*graph*/, const Node& /*node*/) const { return false; }
+  // Returns whether the forward pass is to leave dropout's bits for the backward pass: of an
+  // `attention`, and of an `attention_backward`, which both are asked (passes/kept_dropout.h).
+  virtual bool KeepsDropout(const Graph& /*graph*/, const Node& /*node*/) const { return false; }
   // For each node the last one of those that run in one launch with it; empty: each runs alone.
   virtual std::vector<int> Groups(const Graph& /*graph*/) const { return {}; }
 };

@@ -11,6 +11,8 @@
 // Attribute queries, where it is there and not 0: q has so many rows for each sequence, which are
 // its first positions; k and v have all. What they get is what they would get among all.
 //
+// Attribute keeps_dropout (kKeepsDropoutAttr), with a rate: another output, dropout's bits.
+//
 // Operands: qkv [b*length, 3c] packed as q, k, v, or q, k, v [b*length, c] each; then `keys` when
 // masked: i32 [b, length] (0: the key does not count) or i32 [b] (keys from that position on do
 // not count); then the address (i32[4]) when rate > 0. A row without any key gives 0.
@@ -29,7 +31,10 @@ absl::StatusOr<AttentionShape> AttentionShape::Of(const std::vector<TensorType>&
   shape.masked = attrs.Int("masked") != 0;
   shape.rate = attrs.Double("rate");
   LS_RETURN_IF_ERROR(CheckRate(attrs));
-  const size_t extra = (shape.masked ? 1u : 0u) + (shape.rate > 0 ? 1u : 0u);
+  shape.keeps_dropout = attrs.Int(kKeepsDropoutAttr) != 0;
+  const bool takes_kept = shape.keeps_dropout && first > 0;
+  const size_t extra =
+      (shape.masked ? 1u : 0u) + (shape.rate > 0 ? 1u : 0u) + (takes_kept ? 1u : 0u);
   if (inputs.size() != first + 1 + extra && inputs.size() != first + 3 + extra) {
     return absl::InvalidArgumentError(
         absl::StrCat("attention has ", inputs.size(), " operands, which fits no form"));
@@ -73,7 +78,22 @@ absl::StatusOr<AttentionShape> AttentionShape::Of(const std::vector<TensorType>&
     shape.address = first + matrices + (shape.masked ? 1 : 0);
     LS_RETURN_IF_ERROR(CheckAddress(inputs[shape.address]));
   }
+  if (shape.keeps_dropout && (shape.rate == 0 || !all)) {
+    return absl::InvalidArgumentError(
+        "attention keeps dropout's bits without dropout, or of a part of the queries");
+  }
+  if (takes_kept) {
+    shape.kept = shape.address + 1;
+    if (inputs[shape.kept] != shape.KeptType()) {
+      return ShapeError("kept", inputs[shape.kept], ToString(shape.KeptType()));
+    }
+  }
   return shape;
+}
+
+TensorType AttentionShape::KeptType() const {
+  const int64_t padded = (length + 63) / 64 * 64;
+  return {DType::kI32, {batch, heads, padded / 64, 2 * padded}};
 }
 
 namespace {
@@ -81,8 +101,10 @@ namespace {
 absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,
                                               const Attrs& attrs) {
   LS_ASSIGN_OR_RETURN(const AttentionShape shape, AttentionShape::Of(inputs, attrs, 0));
-  return std::vector<TensorType>{{DType::kF32, {shape.batch * shape.queries, shape.width}},
-                                 {DType::kF32, {shape.batch, shape.heads, shape.queries}}};
+  std::vector<TensorType> outputs = {{DType::kF32, {shape.batch * shape.queries, shape.width}},
+                                     {DType::kF32, {shape.batch, shape.heads, shape.queries}}};
+  if (shape.keeps_dropout) outputs.push_back(shape.KeptType());
+  return outputs;
 }
 
 absl::StatusOr<std::vector<TensorType>> InferBackward(const std::vector<TensorType>& inputs,
@@ -182,7 +204,7 @@ const OpDef kAttention = {
     .name = "attention",
     .doc =
         "(qkv or q, k, v, keys?, address?) -> softmax(q k^T / sqrt(d)) v [b*t,c], "
-        "log of the sums [b,heads,t]",
+        "log of the sums [b,heads,t], dropout's bits?",
     .min_inputs = 1,
     .max_inputs = 5,
     .half = {.rounded = 0b111, .activations = 0b01},
@@ -194,9 +216,9 @@ const OpDef kAttention = {
 
 const OpDef kAttentionBackward = {
     .name = "attention_backward",
-    .doc = "(dy, y, log_sums, operands of attention...) -> dqkv, or dq, dk, dv",
+    .doc = "(dy, y, log_sums, operands of attention..., dropout's bits?) -> dqkv, or dq, dk, dv",
     .min_inputs = 4,
-    .max_inputs = 8,
+    .max_inputs = 9,
     .half = {.rounded = 0b111011, .activations = 0b111},
     .infer = InferBackward,
     .no_gradient = kFirstOrder,

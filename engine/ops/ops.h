@@ -37,6 +37,11 @@ absl::Status CheckAddress(const TensorType& address);
 // Attribute rate is in [0, 1).
 absl::Status CheckRate(const Attrs& attrs);
 
+// The attribute of an attention with dropout whose third output, and of a gradient of one whose
+// last operand, has a bit for each probability that stays (passes/kept_dropout.h). A back end that
+// asks for it says what lies where, and may leave it alone.
+inline constexpr const char* kKeepsDropoutAttr = "keeps_dropout";
+
 // What an attention node works on; its operands from number `first` on.
 struct AttentionShape {
   int64_t batch = 0;
@@ -51,6 +56,12 @@ struct AttentionShape {
   double rate = 0;
   size_t keys = 0;  // operand numbers, when masked and when rate > 0
   size_t address = 0;
+  bool keeps_dropout = false;
+  size_t kept = 0;  // of a gradient, when keeps_dropout
+
+  // That of dropout's bits: for each head a square of the length up to a multiple of 64. Whole
+  // numbers of 32 bits.
+  TensorType KeptType() const;
 
   // Errors: InvalidArgument that names the shapes.
   static absl::StatusOr<AttentionShape> Of(const std::vector<TensorType>& inputs,

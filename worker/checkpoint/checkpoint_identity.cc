@@ -28,6 +28,7 @@ Train Deciding(Train train) {
   if (train.data().has_csv()) train.mutable_data()->mutable_csv()->clear_header();
   if (train.has_passes()) {
     train.mutable_passes()->clear_keep_constants();
+    train.mutable_passes()->clear_keep_dropout();
     if (train.passes().ByteSizeLong() == 0) train.clear_passes();
   }
   return train;

@@ -39,6 +39,7 @@ std::string ConfigJson(const JobSpec& job, const engine::Plan& plan) {
   passes.clear_in_place();
   passes.clear_reuse_memory();
   passes.clear_keep_constants();
+  passes.clear_keep_dropout();
   passes.clear_bucket_size();
   passes.clear_step_graph();
   passes.clear_whole_step_graph();

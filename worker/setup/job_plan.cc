@@ -244,6 +244,7 @@ engine::PassOptions PassOptionsOf(const Passes& passes) {
   if (passes.has_in_place()) options.in_place = passes.in_place();
   if (passes.has_reuse_memory()) options.reuse_memory = passes.reuse_memory();
   if (passes.has_keep_constants()) options.keep_constants = passes.keep_constants();
+  if (passes.has_keep_dropout()) options.keep_dropout = passes.keep_dropout();
   if (passes.has_bf16_pairs()) options.bf16_pairs = passes.bf16_pairs();
   if (passes.has_epilogues()) options.epilogues = passes.epilogues();
   if (passes.has_step_graph()) options.step_graph = passes.step_graph();

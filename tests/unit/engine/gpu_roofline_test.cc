@@ -184,6 +184,29 @@ TEST(GpuRooflineTest, AttentionIsCountedAsTheEngineThatDoesIt) {
   EXPECT_NEAR(speed("attention_backward", 32, 0.2, "bf16"), 4e6 * 0.20 / 2, 1);
 }
 
+// On sm_90 the forward pass leaves dropout's bits, which are written and read; on other GPUs they
+// are left alone.
+TEST(GpuRooflineTest, DropoutsBitsAreCountedWhereTheyAreKept) {
+  TrainSpec spec = TinyGpt();
+  std::get<GptSpec>(spec.model).width = 128;
+  for (FieldSpec& field : spec.input.fields) field.shape = {130};
+  const auto row = [&](const char* op, const GpuFigures& gpu, bool keeps) {
+    spec.passes.keep_dropout = keeps;
+    return *RowOf(RooflineOf(*PlanOf(spec, "bf16"), gpu), op);
+  };
+  const GpuFigures h200 = GpuFiguresOf("h200").value(), a100 = GpuFiguresOf("a100").value();
+  const GpuFigures slow = {"slow", "sm_90", 4e6, 2e6, 1e6, 1e15};
+  const double bits = 3 * 4 * 2 * 192 * 192 / 8;  // blocks, sequences, heads, tokens
+  for (const char* op : {"attention", "attention_backward"}) {
+    EXPECT_EQ(row(op, h200, true).moved_bytes - row(op, h200, false).moved_bytes, bits);
+    EXPECT_EQ(row(op, a100, true).moved_bytes, row(op, a100, false).moved_bytes);
+    EXPECT_EQ(row(op, a100, true).seconds, row(op, a100, false).seconds);
+  }
+  EXPECT_GT(row("attention", slow, true).seconds, row("attention", slow, false).seconds);
+  EXPECT_LT(row("attention_backward", slow, true).seconds,
+            row("attention_backward", slow, false).seconds);
+}
+
 // Factors of 10 bits are multiplied in the tensor cores, fp32 is not.
 TEST(GpuRooflineTest, ThePeakIsThatOfTheFactors) {
   const GpuFigures gpu = {"slow", "sm_0", 4e6, 2e6, 1e6, 1e15};

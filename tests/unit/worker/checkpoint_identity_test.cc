@@ -59,10 +59,11 @@ TEST_F(CheckpointIdentityTest, WhetherATableHasAHeaderIsNoDifference) {
 }
 
 // What it changes of the plan, the plan's hash says.
-TEST_F(CheckpointIdentityTest, KeepingWhatIsMadeOfWeightsIsNoDifference) {
+TEST_F(CheckpointIdentityTest, WhatIsKeptIsNoDifference) {
   JobSpec job = ExampleJob();
   Passes& passes = *job.mutable_train()->mutable_passes();
   passes.set_keep_constants(false);
+  passes.set_keep_dropout(false);
   EXPECT_EQ(Difference(job), "");
   EXPECT_EQ(DifferenceOf(Of(job), Of(ExampleJob())), "");
   passes.set_fuse(false);

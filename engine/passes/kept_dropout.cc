@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/passes/kept_dropout.h"
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
+#include "engine/passes/rewriter.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr size_t kLogSums = 2;  // the gradient's operand
+constexpr int kBits = 2;        // attention's output
+
+class KeptDropout {
+ public:
+  KeptDropout(const Graph& graph, const Backend& backend)
+      : graph_(graph), backend_(backend), rewriter_(&graph) {}
+
+  Graph Run() {
+    const int count = static_cast<int>(graph_.nodes().size());
+    for (int id = 0; id < count; ++id) FindGradient(id);
+    if (forward_.empty()) return graph_;
+    for (int id = 0; id < count; ++id) {
+      if (const auto gradient = forward_.find(id); gradient != forward_.end()) {
+        std::vector<Value> inputs = rewriter_.Map(graph_.node(id).inputs);
+        inputs.push_back(bits_.at(gradient->second));
+        Emit(id, inputs);
+      } else if (bits_.contains(id)) {
+        const Value made = Emit(id, rewriter_.Map(graph_.node(id).inputs));
+        bits_[id] = {made.node, kBits};
+        // An output that no other graph has without bits.
+        rewriter_.to().SetOrigin(bits_[id], {graph_.Origin({id, 0}).node, kBits});
+      } else {
+        rewriter_.Copy(id);
+      }
+    }
+    return rewriter_.Finish();
+  }
+
+ private:
+  // Notes the node `id` and whose results it reads, if it is a gradient of attention and the back
+  // end wants bits of both.
+  void FindGradient(int id) {
+    const Node& node = graph_.node(id);
+    if (node.op != &ops::kAttentionBackward || !backend_.KeepsDropout(graph_, node)) return;
+    const int from = node.inputs[kLogSums].node;
+    const Node& attention = graph_.node(from);
+    if (attention.op != &ops::kAttention || !backend_.KeepsDropout(graph_, attention)) return;
+    forward_[id] = from;
+    bits_[from] = {};
+  }
+
+  // The node `id` with the attribute and these operands.
+  Value Emit(int id, const std::vector<Value>& inputs) {
+    const Node& node = graph_.node(id);
+    Attrs attrs = node.attrs;
+    attrs.Set(ops::kKeepsDropoutAttr, int64_t{1});
+    const Value made = rewriter_.to().Add(*node.op, inputs, attrs, node.name);
+    for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
+      rewriter_.Replace({id, o}, {made.node, o});
+    }
+    return made;
+  }
+
+  const Graph& graph_;
+  const Backend& backend_;
+  Rewriter rewriter_;
+  std::map<int, int> forward_;  // by gradient
+  std::map<int, Value> bits_;   // by attention, in the new graph
+};
+
+}  // namespace
+
+Graph KeepDropout(const Graph& graph, const Backend& backend) {
+  return KeptDropout(graph, backend).Run();
+}
+
+}  // namespace lockstep::engine
