@@ -113,6 +113,9 @@ class CompiledPlan : public Plan {
   }
 
  private:
+  // The leaf of a training step that its gradients begin with.
+  static constexpr const char* kLossSeed = "loss_seed";
+
   explicit CompiledPlan(const TrainSpec& spec) : spec_(spec) {}
   // Checks whether the moments can be there in part. Errors: InvalidArgument.
   absl::Status CheckShardedMoments() const;
