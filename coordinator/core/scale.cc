@@ -2,6 +2,7 @@
 #include "coordinator/core/scale.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -57,16 +58,22 @@ absl::Status CheckQuota(const Context& context, const Job& job, int more) {
       absl::StrCat("job ", job.id, " cannot have ", Count(more, "worker"), " more: ", why));
 }
 
-// Returns whether the job's workers have GPUs wherever it begins: on all nodes that it may use.
+// Returns whether the job's workers have GPUs wherever it begins: on all nodes that it may use, of
+// those that take work now if there are any.
 bool BeginsOnGpus(const Context& context, const Job& job) {
   if (job.ask->gpus != Ask::Gpus::kWhereEnough) return job.ask->gpus == Ask::Gpus::kAlways;
-  bool any = false;
-  for (const auto& [id, node] : context.state.nodes) {
-    if (!IsFor(job, node)) continue;
-    if (!UsesGpus(*job.ask, FactsOf(context.state, node, context.now).gpus)) return false;
-    any = true;
-  }
-  return any;
+  const auto on_all = [&](bool open) -> std::optional<bool> {
+    std::optional<bool> all;
+    for (const auto& [id, node] : context.state.nodes) {
+      if (!IsFor(job, node)) continue;
+      const NodeFacts facts = FactsOf(context.state, node, context.now);
+      if (open && !facts.open) continue;
+      all = all.value_or(true) && UsesGpus(*job.ask, facts.gpus);
+    }
+    return all;
+  };
+  const std::optional<bool> open = on_all(/*open=*/true);
+  return open.has_value() ? *open : on_all(/*open=*/false).value_or(false);
 }
 
 // The same of a job that waits to begin again: with more it could never begin.

@@ -86,6 +86,10 @@ absl::Status CudaExecutor::CheckRoom(size_t limit) const {
   const bool capped = limit > 0 && limit < usable;
   const size_t room = capped ? limit : usable;
   if (plan_->device_bytes(moment_bytes_) <= room) return absl::OkStatus();
+  const std::vector<Node>& nodes = plan_->train().graph.nodes();
+  const bool leaves_bits = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {
+    return node.attrs.Int(ops::kKeepsDropoutAttr) != 0;
+  });
   return absl::ResourceExhaustedError(absl::StrCat(
       "the plan needs ", Mebibytes(plan_->device_bytes(moment_bytes_)),
       " of the GPU's memory (state ", Mebibytes(DeviceStateBytes(*plan_, moment_bytes_)),
@@ -94,7 +98,8 @@ absl::Status CudaExecutor::CheckRoom(size_t limit) const {
              : absl::StrCat(" of ", Mebibytes(total_bytes), " are free"),
       ": lower train.global_batch, raise accumulate, use recompute, precision bf16",
       plan_->spec().offload_moments ? "" : " or resources.offload_optimizer",
-      plan_->keeps_constants() ? "; or set train.passes.keep_constants: false" : ""));
+      plan_->keeps_constants() ? "; or set train.passes.keep_constants: false" : "",
+      leaves_bits ? "; or set train.passes.keep_dropout: false" : ""));
 }
 
 absl::Status CudaExecutor::AllocateAll() {

@@ -265,9 +265,11 @@ CudaKernel KernelOf(const Operands& o, const LinearSpec& spec, const Prepared& p
   };
 }
 
-// The node as a word, by which files name what is quickest for it.
+// The node as a word, by which files name what is quickest for it: the same one whether its bias
+// comes rounded or is rounded here.
 std::string DescribeFusion(const LinearSpec& spec) {
   MatmulShape shape = spec.gemm.shape;
+  shape.bias_type = Gemm::BiasType(spec.gemm);
   shape.epilogue = spec.epilogue;
   return absl::StrCat("follows:", DescribeProduct(shape), spec.gemm.mask ? ":mask" : "",
                       spec.fp8 ? ":fp8" : "");

@@ -12,8 +12,8 @@
 namespace lockstep::engine {
 namespace {
 
-constexpr size_t kLogSums = 2;  // the gradient's operand
-constexpr int kBits = 2;        // attention's output
+constexpr size_t kResult = 1, kLogSums = 2;  // the gradient's operands
+constexpr int kBits = 2;                     // attention's output
 
 class KeptDropout {
  public:
@@ -43,11 +43,13 @@ class KeptDropout {
 
  private:
   // Notes the node `id` and whose results it reads, if it is a gradient of attention and the back
-  // end wants bits of both.
+  // end wants bits of both. Where attention is made again that one leaves them, so that they do not
+  // lie there from one pass to the other; what is small, as the sums' logarithms, is the first's.
   void FindGradient(int id) {
     const Node& node = graph_.node(id);
     if (node.op != &ops::kAttentionBackward || !backend_.KeepsDropout(graph_, node)) return;
-    const int from = node.inputs[kLogSums].node;
+    const bool has_result = graph_.node(node.inputs[kResult].node).op == &ops::kAttention;
+    const int from = node.inputs[has_result ? kResult : kLogSums].node;
     const Node& attention = graph_.node(from);
     if (attention.op != &ops::kAttention || !backend_.KeepsDropout(graph_, attention)) return;
     forward_[id] = from;

@@ -3,8 +3,8 @@
 //   attention, attention_backward -> with dropout's bits as an output of the one and an operand of
 //   the other (ops::kKeepsDropoutAttr)
 // where the back end wants it: the forward pass draws the random numbers anyway, and the backward
-// pass does not draw them again. Of an attention that is made again (passes/recompute.h) it is the
-// one whose results the gradient reads. The bits of all results are the same.
+// pass does not draw them again. An attention that is made again (passes/recompute.h) leaves them
+// again, and the first one does not. The bits of all results are the same.
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_ENGINE_PASSES_KEPT_DROPOUT_H_
 #define LOCKSTEP_ENGINE_PASSES_KEPT_DROPOUT_H_

@@ -131,7 +131,8 @@ std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Ma
     if (now.recompute() == "auto") {
       absl::StrAppend(&other,
                       ", or recompute: auto chose another level for an older build (then it ",
-                      "goes on with as many workers and as much resources.memory as before)");
+                      "goes on with as many workers and as much resources.memory, or on GPUs "
+                      "resources.gpu_memory, as before)");
     }
     differences.push_back(std::move(other));
   }

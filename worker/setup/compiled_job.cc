@@ -2,6 +2,7 @@
 #include "worker/setup/compiled_job.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -144,19 +145,25 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
                         place, read_bytes);
   };
   compiled.need = need();
-  // What is kept of the weights alone spares little time. Unless the job asks for it, it is left
-  // out before the job is refused: the bits are the same.
-  const bool spares = compiled.plan->keeps_constants() && !FitsGpu(job, compiled.need.gpu) &&
-                      !job.train().passes().has_keep_constants();
+  // What is kept of the weights, or of dropout, spares little time. Unless the job asks for it, it
+  // is left out before the job is refused or values are made again: the bits are the same.
+  const Passes& passes = job.train().passes();
+  const bool short_of_room = !FitsGpu(job, compiled.need.gpu);
   if (automatic) {
     LS_ASSIGN_OR_RETURN(const size_t room, ArenaRoom(job, *compiled.plan, compiled.need));
     spec.recompute = {engine::RecomputeSpec::Mode::kAuto, room};
-  } else if (spares) {
-    spec.passes.keep_constants = false;
-  }
-  if (automatic || spares) {
+    if (short_of_room && !passes.has_keep_dropout()) spec.passes.keep_dropout = false;
     LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
     compiled.need = need();
+  } else if (short_of_room) {
+    for (const auto& [has, keeps] :
+         {std::pair(passes.has_keep_constants(), &spec.passes.keep_constants),
+          std::pair(passes.has_keep_dropout(), &spec.passes.keep_dropout)}) {
+      if (has || !*keeps || FitsGpu(job, compiled.need.gpu)) continue;
+      *keeps = false;
+      LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
+      compiled.need = need();
+    }
   }
   LS_RETURN_IF_ERROR(CheckMemory(job, *compiled.plan, compiled.need));
   return compiled;

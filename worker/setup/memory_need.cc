@@ -65,7 +65,8 @@ absl::Status CheckGpuMemory(const JobSpec& job, const engine::Plan& plan, const 
       text(static_cast<size_t>(job.resources().gpu_memory())),
       "; what would help: lower train.global_batch, raise train.accumulate, use train.recompute, "
       "train.precision bf16, or resources.offload_optimizer",
-      plan.keeps_constants() ? "; or set train.passes.keep_constants: false" : ""));
+      plan.keeps_constants() ? "; or set train.passes.keep_constants: false" : "",
+      job.train().passes().keep_dropout() ? "; or leave out train.passes.keep_dropout" : ""));
 }
 
 // Returns whether statistics of micro-batches take part in the training: those of batch

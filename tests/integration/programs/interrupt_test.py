@@ -129,7 +129,9 @@ class Interrupt(Pipes):
         """timeout(1) signals the program and then its group, which the program is in: workers save, and are not killed."""
         self.write("stay.py", STAY)
         tried = 0
-        while tried < 3:
+        for _ in range(20):
+            if tried == 3:
+                break
             child = self.start("launcher", "--", "python3", "stay.py", start_new_session=True)
             self.there("there")
             sent = time.monotonic()
@@ -148,6 +150,8 @@ class Interrupt(Pipes):
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(os.path.join(self.dir, name))
         self.assert_nothing_left()
+        if tried == 0:
+            self.skipTest("between two signals this machine never had the CPU for 0.1 s")
 
 
 @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")

@@ -200,6 +200,38 @@ TEST(CompileJob, WhatTheUpdateCopiesIsLeftOutWhereTheGpuHasNoRoomForIt) {
   }
 }
 
+// So are dropout's bits, after these.
+TEST(CompileJob, WhatDropoutLeavesIsLeftOutWhereTheGpuHasNoRoomForIt) {
+  JobSpec job = DeepJob();
+  job.mutable_resources()->set_device("cuda");
+  job.mutable_train()->set_precision("bf16");
+  job.mutable_train()->mutable_model()->mutable_gpt()->set_width(128);  // heads of 64 columns
+  job.mutable_train()->mutable_model()->mutable_gpt()->set_dropout(0.1);
+  job.mutable_train()->mutable_data()->mutable_tokens()->set_length(130);
+  Passes& passes = *job.mutable_train()->mutable_passes();
+  const Compiled all(job);
+  passes.set_keep_constants(false);
+  const size_t bits_alone = Compiled(job).compiled.need.gpu.total();
+  passes.set_keep_dropout(false);
+  const Compiled none(job);
+  const size_t least = none.compiled.need.gpu.total();
+  ASSERT_LT(least, bits_alone);
+  passes.Clear();
+  for (const size_t room : {bits_alone, least}) {
+    job.mutable_resources()->set_gpu_memory(static_cast<int64_t>(room));
+    const Compiled tight(job);
+    EXPECT_EQ(tight.compiled.need.gpu.total(), room);
+    EXPECT_EQ(DifferenceBetween(all, tight), "");
+  }
+  job.mutable_resources()->set_gpu_memory(static_cast<int64_t>(least - 1));
+  const JobData data = OpenJobData(job).value();
+  EXPECT_THAT(std::string(CompileJob(job, data).status().message()),
+              testing::Not(HasSubstr("keep_dropout")));
+  passes.set_keep_dropout(true);
+  EXPECT_THAT(std::string(CompileJob(job, data).status().message()),
+              HasSubstr("leave out train.passes.keep_dropout"));
+}
+
 TEST(CompileJob, AdviceForTheGpuIsWhatTheJobDoesNotDoYet) {
   JobSpec job = DeepJob();
   job.mutable_resources()->set_device("cuda");
