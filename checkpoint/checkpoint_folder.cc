@@ -70,6 +70,14 @@ absl::Status CheckThere(Storage* storage, const std::string& path, const Manifes
   return absl::OkStatus();
 }
 
+// Checks that what is at `path`, if anything, is no rival's.
+absl::Status CheckNoRivals(Storage* storage, const std::string& folder, const std::string& path,
+                           const Manifest& own) {
+  const absl::StatusOr<FoundCheckpoint> found = ReadOne(storage, path);
+  const bool rival = found.ok() && IsRival(found->manifest, own);
+  return rival ? RivalError(folder, found->manifest) : absl::OkStatus();
+}
+
 // Takes a checkpoint away under another name first, so that it is never there in part.
 absl::Status RemoveCheckpoint(Storage* storage, const std::string& folder,
                               const std::string& name) {
@@ -137,6 +145,25 @@ int64_t RunNumber(const FolderContents& contents, const std::string& run) {
   return highest + 1;
 }
 
+bool IsRival(const Manifest& found, const Manifest& own) {
+  return found.run != own.run && found.sequence >= own.sequence;
+}
+
+absl::Status RivalError(const std::string& folder, const Manifest& rival) {
+  return absl::AbortedError(absl::StrCat(folder, " is used by run ", rival.run,
+                                         ", too, which saved ", CheckpointName(rival.step),
+                                         " there: give each job a checkpoint.dir of its own"));
+}
+
+const FoundCheckpoint* RivalOfBest(const FolderContents& contents, const Manifest& own) {
+  for (const FoundCheckpoint& found : contents.checkpoints) {
+    const bool same_step = found.manifest.best_step == own.best_step;
+    const bool same = same_step && found.manifest.best_sha256 == own.best_sha256;
+    if (same_step && !same && IsRival(found.manifest, own)) return &found;
+  }
+  return nullptr;
+}
+
 absl::Status CheckFile(Storage* storage, const std::string& folder, const FileRecord& record,
                        const GoOn& go_on) {
   const std::string path = In(folder, record.name);
@@ -173,7 +200,12 @@ absl::StatusOr<std::string> Publish(Storage* storage, const std::string& folder,
   LS_RETURN_IF_ERROR(WriteWhole(storage, In(from, kManifestName), text));
   LS_RETURN_IF_ERROR(CheckThere(storage, from, manifest, text));
   LS_RETURN_IF_ERROR(storage->SyncFolder(from));
+  LS_RETURN_IF_ERROR(CheckNoRivals(storage, folder, to, manifest));
   LS_RETURN_IF_ERROR(storage->Rename(from, to));
+  if (absl::Status taken = CheckNoRivals(storage, folder, from, manifest); !taken.ok()) {
+    LS_RETURN_IF_ERROR(storage->Rename(from, to));  // it came in between: its name is its own again
+    return taken;
+  }
   LS_RETURN_IF_ERROR(storage->SyncFolder(folder));
   // What had the name before has the other one now.
   storage->Remove(from).IgnoreError();
@@ -193,7 +225,7 @@ absl::Status Tidy(Storage* storage, const std::string& folder, const std::string
   return absl::OkStatus();
 }
 
-absl::Status Prune(Storage* storage, const std::string& folder, int keep) {
+absl::Status Prune(Storage* storage, const std::string& folder, int keep, const Manifest& own) {
   LS_ASSIGN_OR_RETURN(const FolderContents contents, FindCheckpoints(storage, folder));
   // What cannot be read is nobody's to remove.
   std::set<std::string> removed;
@@ -201,6 +233,10 @@ absl::Status Prune(Storage* storage, const std::string& folder, int keep) {
   int64_t newest_best = 0;
   int count = 0;
   for (const FoundCheckpoint& found : contents.checkpoints) {
+    if (IsRival(found.manifest, own)) {
+      bests.insert(found.manifest.best_step);
+      continue;
+    }
     if (count == 0) newest_best = found.manifest.best_step;
     const bool best = newest_best > 0 && found.manifest.step == newest_best;
     if (count++ >= keep && !best) {

@@ -5,9 +5,12 @@
 //   last, best              links to the newest checkpoint and to the best weights, for people
 //   .saving-...             a checkpoint, or a copy of such weights, that is being written, or was
 //                           when its writers died
+//   .run-ID                 held by the run of that id while it saves here, or left by one that
+//   died
 // A checkpoint appears with its name whole or not at all, and vanishes likewise.
 //
-// Thread-safety: pure functions of the files; one writer of a folder at a time.
+// Thread-safety: pure functions of the files; one writer of a folder at a time. Where there are
+// more, as runs that begin together with one folder, none takes away what another has saved.
 #ifndef LOCKSTEP_CHECKPOINT_CHECKPOINT_FOLDER_H_
 #define LOCKSTEP_CHECKPOINT_CHECKPOINT_FOLDER_H_
 
@@ -59,6 +62,15 @@ using GoOn = std::function<bool()>;
 // (Manifest::sequence): that of its own ones there, or else one that is new.
 int64_t RunNumber(const FolderContents& contents, const std::string& run);
 
+// Returns whether another run saved `found`, and is no earlier one, which the run of `own` goes on
+// from or takes the place of: they have the folder at the same time, or `found` is of a later one.
+bool IsRival(const Manifest& found, const Manifest& own);
+// Returns the error (Aborted) of saving beside such a run: its name, what it saved, what to do.
+absl::Status RivalError(const std::string& folder, const Manifest& rival);
+// Returns the rival in `contents` that knows other best weights of that step than those of `own`,
+// or null. Nobody else's file may get their name.
+const FoundCheckpoint* RivalOfBest(const FolderContents& contents, const Manifest& own);
+
 // Checks whether a file is the one that was written: its size and its hash. Errors: DataLoss naming
 // it; NotFound; Cancelled; those of reading it.
 absl::Status CheckFile(Storage* storage, const std::string& folder, const FileRecord& record,
@@ -73,8 +85,9 @@ absl::StatusOr<FileRecord> WriteShard(Storage* storage, const std::string& folde
 
 // Makes `saving`, a folder in `folder` whose files are durable, the checkpoint of `manifest`:
 // manifest, flush, rename, flush. Before the rename the manifest is read back, and the files are
-// there with their sizes. A checkpoint of that step that was there is replaced. Returns its path.
-// Errors: those of the storage; DataLoss; what was there stays.
+// there with their sizes. A checkpoint of that step that was there is replaced, unless it is a
+// rival's. Returns its path. Errors: those of the storage; DataLoss; that of RivalError; what was
+// there stays.
 absl::StatusOr<std::string> Publish(Storage* storage, const std::string& folder,
                                     const std::string& saving, const Manifest& manifest);
 
@@ -84,9 +97,10 @@ absl::Status Tidy(Storage* storage, const std::string& folder, const std::string
                   int64_t settled);
 
 // Removes all checkpoints but the `keep` newest and that of their best step, and the best weights
-// that none of them knows of. The newest is there whole: whoever calls has read it back. Errors:
-// those of the storage; a later call goes on.
-absl::Status Prune(Storage* storage, const std::string& folder, int keep);
+// that none of them knows of. The newest is that of `own`, there whole: whoever calls has read it
+// back. What its rivals saved is not theirs: it does not count and stays. Errors: those of the
+// storage; a later call goes on.
+absl::Status Prune(Storage* storage, const std::string& folder, int keep, const Manifest& own);
 
 }  // namespace lockstep::checkpoint
 

@@ -10,6 +10,7 @@
 #include "checkpoint/sha256.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "worker/checkpoint/checkpoint_identity.h"
 
 namespace lockstep::worker {
 namespace {
@@ -24,6 +25,7 @@ std::string PartName(int part) { return absl::StrFormat("part-%05d.json", part +
 }  // namespace
 
 std::string SavingAdvice(const absl::Status& why) {
+  if (absl::IsAborted(why)) return "change checkpoint.dir";
   if (absl::IsResourceExhausted(why)) return "free some space there, or change checkpoint.dir";
   if (absl::IsFailedPrecondition(why)) return "make it writable, or change checkpoint.dir";
   if (absl::IsUnavailable(why)) return "see that it is mounted and sound, or change checkpoint.dir";
@@ -165,6 +167,13 @@ absl::Status CheckpointJob::TakeItsPlace(checkpoint::Manifest* manifest) {
   LS_ASSIGN_OR_RETURN(const checkpoint::FolderContents others,
                       checkpoint::FindCheckpoints(settings_.storage, settings_.folder));
   if (manifest->sequence == 0) manifest->sequence = checkpoint::RunNumber(others, manifest->run);
+  for (const checkpoint::FoundCheckpoint& found : others.checkpoints) {
+    if (!checkpoint::IsRival(found.manifest, *manifest)) continue;
+    // The same training begun again while somebody still saved for the run before: it gets on.
+    const bool passes = found.manifest.order() < manifest->order() && found.manifest.step != step();
+    if (passes && DifferenceOf(found.manifest, *manifest).empty()) continue;
+    return checkpoint::RivalError(settings_.folder, found.manifest);
+  }
   if (others.checkpoints.empty()) return absl::OkStatus();
   const checkpoint::FoundCheckpoint& newest = others.checkpoints[0];
   if (newest.manifest.order() <= manifest->order()) return absl::OkStatus();
@@ -206,7 +215,7 @@ absl::StatusOr<checkpoint::FoundCheckpoint> CheckpointJob::Publish() {
 absl::Status CheckpointJob::RemoveOld(const checkpoint::Manifest& manifest) {
   checkpoint::Storage* const storage = settings_.storage;
   LS_RETURN_IF_ERROR(checkpoint::Tidy(storage, settings_.folder, settings_.writer, step()));
-  LS_RETURN_IF_ERROR(checkpoint::Prune(storage, settings_.folder, settings_.keep));
+  LS_RETURN_IF_ERROR(checkpoint::Prune(storage, settings_.folder, settings_.keep, manifest));
   LS_RETURN_IF_ERROR(
       storage->Point(settings_.folder + "/last", checkpoint::CheckpointName(step())));
   return manifest.best_step == 0 ? absl::OkStatus() : PointToBest(manifest);

@@ -101,7 +101,8 @@ class CheckpointJob {
   absl::Status WriteFiles();
   absl::StatusOr<std::vector<checkpoint::FileRecord>> Collect();
   // Gives the manifest its place among those in the folder. Errors: Aborted when a newer one is
-  // there: this rank stood still while its job went on.
+  // there, as this rank stood still while its job went on, or that of another training that has
+  // the folder at the same time.
   absl::Status TakeItsPlace(checkpoint::Manifest* manifest);
   absl::StatusOr<checkpoint::FoundCheckpoint> TryToPublish();
   // After it was made, with that manifest: what is older, and the links for people.

@@ -86,10 +86,25 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool sa
   const bool first = !std::exchange(entered_, true);
   if (first) newest_ = settings_.clock->Now();
   if (first) began_ = began_ || step == 0 || saved;
+  const bool marks = Publishes() && !std::exchange(marked_, true);
+  if (marks) thread_.Post([this] { LookForOthers(); });
   const bool prepares = copies_.count() > 1 ? !prepared : first;
   if (prepares && Publishes()) thread_.Post([this, writer = Writer()] { Prepare(writer); });
   // Now, since what the first checkpoint finds later may not be what the run began with.
   if (Publishes() && !std::exchange(data_asked_, true)) thread_.Post([this] { FindDataOfRun(); });
+}
+
+void Checkpointer::LookForOthers() {
+  absl::StatusOr<std::unique_ptr<FolderMark>> mark =
+      FolderMark::Leave(settings_.storage, settings_.folder, settings_.identity.run);
+  if (!mark.ok() || *mark == nullptr) return;  // nobody can be told apart; saving says what fails
+  mark_ = *std::move(mark);
+  for (const std::string& other : mark_->Others()) {
+    others_.store(true);
+    LS_LOG_WARNING << settings_.folder << " is used by run " << other
+                   << ", too, and only one of them can save there: give each job a checkpoint.dir "
+                   << "of its own";
+  }
 }
 
 void Checkpointer::Prepare(const std::string& writer) {
@@ -359,7 +374,12 @@ absl::Status Checkpointer::Complete(Communicator* communicator, int64_t step,
   WaitForCopy();
   LS_RETURN_IF_ERROR(Settle(communicator, deadline));
   // Nobody leaves before it is known to be whole, or not.
-  return SavedStep(communicator, deadline).status();
+  LS_ASSIGN_OR_RETURN(const int64_t newest, SavedStep(communicator, deadline));
+  if (newest != step && rank_ == 0) {
+    LS_LOG_WARNING << "the state after step " << step
+                   << ", the last one of this run, is not saved: nothing goes on from it";
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> Checkpointer::FindSaved(int64_t step) const {
@@ -407,12 +427,35 @@ void Checkpointer::KeepBest(int64_t step, const std::string& path, const std::st
   const std::string to = BestPath(step);
   absl::Status kept;
   if (path != to) kept = settings_.storage->MakeFolder(settings_.folder);
+  if (kept.ok() && path != to) kept = CheckBestIsOurs(step, sha256, go_on);
   if (kept.ok() && path != to) kept = settings_.storage->Link(path, to, go_on);
   if (kept.ok()) return NoteKept(step, sha256);
   if (MatchBest(step, sha256, go_on) == checkpoint::FileMatch::kSame) return;
   LS_LOG_WARNING << "the weights of step " << step
                  << ", the best so far, are not kept with the checkpoints: " << kept.message()
                  << "; training goes on: " << SavingAdvice(kept);
+}
+
+absl::Status Checkpointer::CheckBestIsOurs(int64_t step, const std::string& sha256,
+                                           const std::function<bool()>& go_on) {
+  checkpoint::Manifest own = settings_.identity;
+  own.sequence = sequence_.load();
+  own.best_step = step;
+  own.best_sha256 = sha256;
+  const absl::StatusOr<checkpoint::FolderContents> contents =
+      checkpoint::FindCheckpoints(settings_.storage, settings_.folder);
+  if (contents.ok()) {
+    if (own.sequence == 0) own.sequence = checkpoint::RunNumber(*contents, own.run);
+    const checkpoint::FoundCheckpoint* const rival = checkpoint::RivalOfBest(*contents, own);
+    if (rival != nullptr) return checkpoint::RivalError(settings_.folder, rival->manifest);
+  }
+  if (!others_.load()) return absl::OkStatus();
+  // Checkpoints that know of what is there may be still to come.
+  const auto there = checkpoint::HashFile(settings_.storage, BestPath(step), go_on);
+  if (!there.ok() || there->sha256 == sha256) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("another run that uses ", settings_.folder,
+                                         ", too, may have kept its own as ",
+                                         checkpoint::BestName(step)));
 }
 
 void Checkpointer::NoteKept(int64_t step, const std::string& sha256) {

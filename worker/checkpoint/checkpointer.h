@@ -47,6 +47,7 @@
 #include "worker/checkpoint/checkpoint_job.h"
 #include "worker/checkpoint/checkpoint_layout.h"
 #include "worker/checkpoint/folder_copies.h"
+#include "worker/checkpoint/folder_mark.h"
 #include "worker/control/progress_board.h"
 #include "worker/control/step_header.h"
 
@@ -193,6 +194,11 @@ class Checkpointer {
   void Drop();
   // Makes the checkpoint of `job`, and says so. In the thread.
   void Publish(CheckpointJob* job, absl::Time begun);
+  // Leaves a mark that this run saves in the folder, and says which others do. In the thread.
+  void LookForOthers();
+  // Checks that no other run that has the folder, too, knows other weights by the name of these.
+  absl::Status CheckBestIsOurs(int64_t step, const std::string& sha256,
+                               const std::function<bool()>& go_on);
   // Makes the folder and removes what is left in it of dead writers. In the thread.
   void Prepare(const std::string& writer);
   // Finds out once what the job's data was when this run began: what a checkpoint of the run says,
@@ -228,6 +234,9 @@ class Checkpointer {
   absl::Time told_ = absl::InfinitePast();  // when the newest line was logged; the thread's
   bool noted_ = false;                      // where checkpoints are; the thread's
   bool began_ = false;                      // it opened what the run began or went on with
+  bool marked_ = false;                     // the thread was asked to
+  std::unique_ptr<FolderMark> mark_;        // the thread's
+  std::atomic<bool> others_{false};         // other runs have the folder, as was seen
   bool data_asked_ = false;                 // the thread was, for FindDataOfRun
   bool data_found_ = false;                 // it knows all there is to know; the thread's
   std::vector<checkpoint::DataRecord> data_;  // what it found; the thread's

@@ -62,6 +62,14 @@ class CheckpointFolderTest : public ::testing::Test {
     return Publish(&storage_, folder_, saving, manifest).status();
   }
 
+  // As the run with this number, which saved the newest.
+  absl::Status PruneAs(int64_t sequence, int keep) {
+    Manifest own;
+    own.sequence = sequence;
+    own.run = absl::StrCat("run", sequence);
+    return Prune(&storage_, folder_, keep, own);
+  }
+
   std::vector<std::string> Names() {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(folder_)) {
@@ -151,7 +159,7 @@ TEST_F(CheckpointFolderTest, InARunTheGenerationComesBeforeTheStep) {
   EXPECT_THAT(Steps(), ElementsAre(300, 400, 900));
   ASSERT_TRUE(Save(100, 2, 0, 1).ok());
   EXPECT_THAT(Steps(), ElementsAre(100, 300, 400, 900));
-  ASSERT_TRUE(Prune(&storage_, folder_, 2).ok());
+  ASSERT_TRUE(PruneAs(2, /*keep=*/2).ok());
   EXPECT_THAT(Steps(), ElementsAre(100, 300));
 }
 
@@ -174,7 +182,7 @@ TEST_F(CheckpointFolderTest, KeepsTheNewestAndTheBest) {
   }
   Touch("notes.txt");
   Touch("step-me");
-  ASSERT_TRUE(Prune(&storage_, folder_, 3).ok());
+  ASSERT_TRUE(PruneAs(6, /*keep=*/3).ok());
   EXPECT_THAT(Steps(), ElementsAre(6, 5, 4, 2));
   EXPECT_THAT(Names(),
               ElementsAre("best-0000000002.safetensors", "best-0000000003.safetensors",
@@ -182,8 +190,20 @@ TEST_F(CheckpointFolderTest, KeepsTheNewestAndTheBest) {
                           "best-0000000006.safetensors", "notes.txt", "step-0000000002",
                           "step-0000000004", "step-0000000005", "step-0000000006", "step-me"))
       << "a best one that is newer than every checkpoint is the next one's";
-  ASSERT_TRUE(Prune(&storage_, folder_, 1).ok());
+  ASSERT_TRUE(PruneAs(6, /*keep=*/1).ok());
   EXPECT_THAT(Steps(), ElementsAre(6, 2));
+}
+
+// Of runs that have the folder at the same time each takes away its own ones alone.
+TEST_F(CheckpointFolderTest, WhatRivalsSavedStays) {
+  for (int64_t i = 1; i <= 3; ++i) {
+    Touch(BestName(i));
+    ASSERT_TRUE(Save(i, i, /*best=*/i).ok());
+  }
+  ASSERT_TRUE(PruneAs(2, /*keep=*/1).ok());
+  EXPECT_THAT(Names(), ElementsAre(BestName(2), BestName(3), "step-0000000002", "step-0000000003"));
+  EXPECT_EQ(Save(3, 2).code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(Steps(), ElementsAre(3, 2));
 }
 
 TEST_F(CheckpointFolderTest, ALinkThatIsThereAlreadyLeavesNothingBesideIt) {
@@ -198,7 +218,7 @@ TEST_F(CheckpointFolderTest, WhatCannotBeReadIsLeftAlone) {
   ASSERT_TRUE(Save(100, 1).ok());
   ASSERT_TRUE(Save(200, 2).ok());
   fs::resize_file(folder_ + "/step-0000000100/manifest.json", 20);
-  ASSERT_TRUE(Prune(&storage_, folder_, 1).ok());
+  ASSERT_TRUE(PruneAs(2, /*keep=*/1).ok());
   EXPECT_THAT(Names(), ElementsAre("step-0000000100", "step-0000000200"));
   const auto found = FindCheckpoints(&storage_, folder_);
   ASSERT_THAT(found->damaged, SizeIs(1));
@@ -273,7 +293,7 @@ TEST_F(CheckpointFolderTest, AReadThatFailsSaysNothingOfACheckpoint) {
     EXPECT_FALSE(found->unread.ok() || IsDamage(found->unread)) << found->unread;
     EXPECT_THAT(found->unread.message(), HasSubstr("step-0000000200/manifest.json"));
     // What could not be looked at stays, and the best weights that it may know of.
-    ASSERT_TRUE(Prune(&storage_, folder_, 1).ok());
+    ASSERT_TRUE(PruneAs(3, /*keep=*/1).ok());
     EXPECT_THAT(Names(), testing::IsSupersetOf({"step-0000000200", "best-0000000050.safetensors"}));
   }
 }
@@ -314,7 +334,7 @@ TEST_F(CheckpointFolderTest, WhatANewerVersionWroteIsNotJudgedAndStays) {
   EXPECT_TRUE(absl::IsInvalidArgument(found->unread)) << found->unread;
   EXPECT_THAT(found->unread.message(), HasSubstr(folder_ + "/step-0000000100"));
   EXPECT_THAT(Steps(), ElementsAre(200));
-  ASSERT_TRUE(Prune(&storage_, folder_, 1).ok());
+  ASSERT_TRUE(PruneAs(2, /*keep=*/1).ok());
   EXPECT_THAT(Names(), ElementsAre(BestName(50), "step-0000000100", "step-0000000200"));
 }
 

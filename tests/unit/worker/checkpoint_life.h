@@ -46,7 +46,8 @@ struct Rank {
 class Job {
  public:
   Job(const std::string& folder, int world, const std::string& run = "run",
-      const std::string& run_dir = "", int keep = 2, std::vector<std::string> folders = {})
+      const std::string& run_dir = "", int keep = 2, std::vector<std::string> folders = {},
+      const std::string& train = "{}")
       : folder_(folder),
         folders_(std::move(folders)),
         run_dir_(run_dir),
@@ -54,7 +55,7 @@ class Job {
         plan_(*engine::Plan::Compile(engine::SmallMlp())),
         ranks_(world) {
     identity_.run = run;
-    identity_.train = "{}";
+    identity_.train = train;
     identity_.plan_hash = plan_->hash();
     for (size_t r = 0; r < ranks_.size(); ++r) MakeRank(static_cast<int>(r));
     Connect();
@@ -277,11 +278,12 @@ class CheckpointerTest : public ::testing::Test {
     file.seekp(-2, std::ios::end);
     file.put('\x5a');
   }
+  // But for what says that a run that is still there has the folder.
   std::vector<std::string> Hidden() {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
       const std::string name = entry.path().filename();
-      if (name[0] == '.') names.push_back(name);
+      if (name[0] == '.' && name.rfind(".run-", 0) != 0) names.push_back(name);
     }
     return names;
   }
