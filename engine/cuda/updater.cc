@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <new>
 
 #include "absl/strings/str_cat.h"
@@ -319,12 +320,11 @@ StepResult CudaUpdater::Examine() const {
   }
   if (counted) result.valid_targets = Join(split);
   const double n = static_cast<double>(result.valid_targets);
-  if (n > 0) {
-    result.loss = static_cast<double>(loss) / n;
-    if (plan_.spec().clip_norm > 0) {
-      result.gradient_norm =
-          std::sqrt(squares) * static_cast<double>(plan_.nominal_targets()) / (n * *loss_scale_);
-    }
+  // The mean of nothing is no number.
+  result.loss = n > 0 ? static_cast<double>(loss) / n : std::numeric_limits<double>::quiet_NaN();
+  if (n > 0 && plan_.spec().clip_norm > 0) {
+    result.gradient_norm =
+        std::sqrt(squares) * static_cast<double>(plan_.nominal_targets()) / (n * *loss_scale_);
   }
   result.skipped = !result.finite || n == 0;
   if (result.finite) return result;

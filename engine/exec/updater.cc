@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "common/check.h"
 #include "engine/exec/loss_scale.h"
@@ -203,8 +204,9 @@ StepResult Updater::Examine(Slices reduced, Findings findings) const {
   result.finite = findings.finite && std::isfinite(loss) && counted;
   if (counted) result.valid_targets = Join(split);
   const double n = static_cast<double>(result.valid_targets);
+  // The mean of nothing is no number.
+  result.loss = n > 0 ? static_cast<double>(loss) / n : std::numeric_limits<double>::quiet_NaN();
   if (n > 0) {
-    result.loss = static_cast<double>(loss) / n;
     result.gradient_norm = std::sqrt(findings.squares) *
                            static_cast<double>(plan_.nominal_targets()) / (n * *loss_scale_);
   }

@@ -129,6 +129,7 @@ absl::Status Trainer::Step(Communicator* communicator, ShardRange held, RunRecor
   LS_ASSIGN_OR_RETURN(const engine::StepResult result, Update(communicator, reduced, step, record));
   NoteCommitted(result);
   watch_.EndStep(step);
+  if (record != nullptr) TellOfTargets(step, result);
   absl::Status finite = CheckFinite(step, result);
   // Of gradients on a device, or that others' results or new parameters have been put over, nothing
   // is known any more.
@@ -267,6 +268,12 @@ void Trainer::NoteFirstCommit() {
   board_->first_commit.store(absl::ToUnixNanos(clock_->Now()), std::memory_order_release);
   LS_LOG_DEBUG << "first commit of the generation: step " << committed_step();
   if (on_mark_) on_mark_();
+}
+
+void Trainer::TellOfTargets(int64_t step, const engine::StepResult& result) {
+  const bool none = result.finite && result.valid_targets == 0;
+  if (std::exchange(no_targets_, none) || !none) return;
+  LS_LOG_WARNING << "step " << step << ": no sample has a target; the step is skipped";
 }
 
 absl::Status Trainer::CheckFinite(int64_t step, const engine::StepResult& result) const {

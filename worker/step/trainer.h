@@ -205,6 +205,8 @@ class Trainer {
   absl::Status VerifyReplicas(Communicator* communicator);
   // Tells the world of the step that the state is after.
   void NoteCommitted(const engine::StepResult& result);
+  // Says of the first of such steps in a row that no sample of it had a target.
+  void TellOfTargets(int64_t step, const engine::StepResult& result);
   // Does what the job wants done about a step that is not finite.
   absl::Status CheckFinite(int64_t step, const engine::StepResult& result) const;
   // Returns whether `every`, counted in steps or epochs, comes after this step.
@@ -273,6 +275,7 @@ class Trainer {
   std::function<void()> on_mark_;
   int64_t evaluated_step_ = 0;
   bool evaluate_first_ = false;
+  bool no_targets_ = false;  // the newest step had none
   double train_seconds_ = 0;
   int64_t steps_timed_ = 0;
 };

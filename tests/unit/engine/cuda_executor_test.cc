@@ -253,6 +253,19 @@ TEST(CudaExecutorTest, GradientsThatAreNotFiniteAreNamedAndSkipped) {
   EXPECT_EQ(job.executor->committed_step(), 1);
 }
 
+TEST(CudaExecutorTest, AStepWithoutTargetsHasNoLoss) {
+  Job job(OnGpu(NormedCnn()));
+  std::vector<float> gradients = PoisonedGradients(&job, 1, 0);
+  const auto plan = std::dynamic_pointer_cast<const CompiledPlan>(job.plan);
+  for (const int64_t half : {0, 1}) {
+    gradients[static_cast<size_t>(plan->layout().target_count + half)] = 0;
+  }
+  const StepResult result = UpdateWith(&job, 1, gradients);
+  EXPECT_TRUE(result.skipped && result.finite);
+  EXPECT_TRUE(std::isnan(result.loss));
+  EXPECT_EQ(result.skipped_in_a_row, 0);
+}
+
 TEST(CudaExecutorTest, StatisticsThatAreNotFiniteSkipTheStep) {
   for (const double clip : {0.0, 0.5}) {
     TrainSpec spec = OnGpu(NormedCnn());

@@ -242,6 +242,8 @@ TEST(ExecutorTest, SkippedStepsAdvanceTheStepAlone) {
   const GradientSlice whole{0, static_cast<int64_t>(count), g.data()};
   StepResult result = job.executor->Update(2, absl::MakeConstSpan(&whole, 1)).value();
   EXPECT_TRUE(result.skipped && result.finite);
+  EXPECT_TRUE(std::isnan(result.loss)) << "a mean of nothing";
+  EXPECT_EQ(result.skipped_in_a_row, 0) << "it has not diverged";
   g[count - 16 + 2] = 64;
   for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
     g[37] = bad;

@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <set>
@@ -15,6 +18,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/unit/worker/parts_communicator.h"
+#include "common/lock_file.h"
+#include "data/npy.h"
 #include "tests/unit/worker/trainer_ranks.h"
 
 namespace lockstep::worker {
@@ -22,6 +27,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class TrainerTest : public TrainerRanks {};
 
@@ -171,6 +177,53 @@ TEST_F(TrainerTest, TheRanksThatGaveWhatIsNotFiniteAreNamed) {
   for (const auto& outcome : ends({0, 1, 2, 3})) {
     EXPECT_THAT(std::string(outcome.status().message()), HasSubstr("; it came from all ranks"));
   }
+}
+
+// Labels of tokens that are negative are no targets.
+JobSpec TokensJob(const std::string& folder, const std::vector<int64_t>& labels) {
+  const auto count = static_cast<int64_t>(labels.size());
+  const auto write = [&](const std::string& name, const std::vector<int64_t>& values) {
+    std::ofstream(folder + name, std::ios::binary)
+        << data::FormatNpyHeader(data::NpyType::kInt64, {count / 2, 2})
+        << std::string(reinterpret_cast<const char*>(values.data()), values.size() * 8);
+    return folder + name;
+  };
+  JobSpec job = TrainedJob();
+  Train& train = *job.mutable_train();
+  train.mutable_data()->clear_kind();
+  train.mutable_data()->mutable_npy()->set_train_inputs(
+      write("/x.npy", std::vector<int64_t>(labels.size(), 1)));
+  train.mutable_data()->mutable_npy()->set_train_labels(write("/y.npy", labels));
+  train.mutable_data()->mutable_npy()->set_vocab(5);
+  Gpt& gpt = *train.mutable_model()->mutable_gpt();
+  gpt.set_layers(1);
+  gpt.set_heads(1);
+  gpt.set_width(8);
+  gpt.set_dropout(0);
+  train.set_global_batch(4);
+  train.mutable_eval()->set_every("never");
+  return job;
+}
+
+TEST_F(TrainerTest, AStepWithoutATargetHasNoLossAndIsSaid) {
+  std::filesystem::create_directories(folder_);
+  const Compiled job(TokensJob(folder_, std::vector<int64_t>(200, -100)));
+  Ranks ranks;
+  ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
+  ranks[0]->SaveIn(folder_, "run");
+  ranks[0]->record->SetWriter(true, false);
+  testing::internal::CaptureStderr();
+  const Outcomes outcomes = Run(ranks, 0);
+  const std::string said = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(outcomes[0].ok()) << outcomes[0].status();
+  EXPECT_THAT(said, HasSubstr("step 1: no sample has a target; the step is skipped"));
+  EXPECT_THAT(said, Not(HasSubstr("step 2:"))) << "once";
+  EXPECT_TRUE(std::isnan(ranks[0]->board.loss.load()));
+  ranks[0]->record->Write();
+  const std::string lines = ReadText(folder_ + "/run/metrics.jsonl");
+  EXPECT_THAT(lines, HasSubstr(R"("step":6,)"));
+  EXPECT_THAT(lines, HasSubstr(R"("loss":null)"));
+  EXPECT_THAT(lines, Not(HasSubstr(R"("loss":0)")));
 }
 
 TEST_F(TrainerTest, ACheckpointBeyondTheLastStepIsRefused) {
