@@ -16,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/lock_file.h"
-#include "common/log.h"
 #include "common/status.h"
 
 namespace lockstep::worker {
@@ -50,8 +49,11 @@ NodeSetup::NodeSetup(std::string run_dir, const std::string& node_id, std::strin
 void NodeSetup::SayWhoHasIt() {
   if (std::exchange(told_, true)) return;
   const std::string pid(absl::StripAsciiWhitespace(ReadText(lock_path_)));
-  LS_LOG_INFO << "waits for another rank of this node" << (pid.empty() ? "" : ", process ") << pid
-              << ", which runs the job's setup and holds " << lock_path_;
+  // Not to stderr: should the rank's command fail, its own last lines there are what is shown.
+  const std::string line =
+      absl::StrCat("waits for another rank of this node", pid.empty() ? "" : ", process ", pid,
+                   ", which runs the job's setup and holds ", lock_path_, "\n");
+  (void)!::write(STDOUT_FILENO, line.data(), line.size());
 }
 
 absl::StatusOr<bool> NodeSetup::Advance(RankProcess* process) {

@@ -59,13 +59,16 @@ TEST_F(NodeSetupTest, SaysOnceWhomItWaitsFor) {
   ASSERT_EQ(::flock(other.get(), LOCK_EX | LOCK_NB), 0);
   ASSERT_EQ(::write(other.get(), "4711\n", 5), 5);
   testing::internal::CaptureStderr();
+  testing::internal::CaptureStdout();
   EXPECT_FALSE(setup_.Advance(&process_).value());
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string said = testing::internal::GetCapturedStdout();
   EXPECT_THAT(said, HasSubstr("process 4711"));
   EXPECT_THAT(said, HasSubstr(lock_));
-  testing::internal::CaptureStderr();
+  testing::internal::CaptureStdout();
   EXPECT_FALSE(setup_.Advance(&process_).value());
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), IsEmpty());
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), IsEmpty());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), IsEmpty())
+      << "of a command that fails later stderr's last lines are shown, if it has any";
   EXPECT_FALSE(process_.running());
   other.reset();
   EXPECT_FALSE(setup_.Advance(&process_).value()) << "it begins";
