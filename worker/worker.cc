@@ -315,6 +315,7 @@ class Worker {
     }
     drained_ = outcome->drained;
     rank_ = group.rank;
+    first_of_host_ = generation.members(group.rank).local_rank() == 0;
     done_ = !outcome->regrouped;
     return absl::OkStatus();
   }
@@ -402,6 +403,7 @@ class Worker {
     if (trainer_->eval().has_value()) *finished.mutable_eval() = *trainer_->eval();
     finished.set_drained(drained_);
     const bool given_up = drained_ && link_.coordinator_lost();  // nobody asks for the model
+    if (first_of_host_ && !given_up) data_.TellOfChanges(&board_, clock_);
     if (rank_ == 0 && !given_up) {
       board_.Enter(SAVING);
       LS_RETURN_IF_ERROR(trainer_->PublishState());
@@ -478,6 +480,7 @@ class Worker {
   int64_t highest_generation_ = 0;
   RecordWriter record_writer_;
   int rank_ = -1;
+  bool first_of_host_ = false;  // in its newest generation
   bool done_ = false;
   bool drained_ = false;
   std::atomic<bool> alone_{false};  // it saves what it has, and no generation goes on from there

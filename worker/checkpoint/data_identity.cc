@@ -50,9 +50,11 @@ std::vector<checkpoint::DataRecord> DataIdentity::Records(const checkpoint::GoOn
   return *records_;
 }
 
+bool DataIdentity::Changed() const { return data::StampFiles(source_, evaluates_) != stamp_; }
+
 std::vector<checkpoint::DataRecord> DataIdentity::RecordsAsMade(const checkpoint::GoOn& go_on) {
   std::vector<checkpoint::DataRecord> records = Records(go_on);
-  if (records.empty() || data::StampFiles(source_, evaluates_) == stamp_) return records;
+  if (records.empty() || !Changed()) return records;
   LS_LOG_WARNING << "files of the data were written to since this worker opened them; checkpoints "
                  << "are not told from those of other data";
   return {};

@@ -31,6 +31,9 @@ class DataIdentity {
   DataIdentity(data::Source source, bool evaluates, uint64_t stamp);
 
   uint64_t stamp() const { return stamp_; }
+  // Returns whether a file was replaced or written to, or only touched, since they were opened.
+  // Reads none. Blocks for the file system.
+  bool Changed() const;
 
   // Takes what data::FingerprintFiles found of these files without a bound for folders, unless they
   // are a folder: of one less is read here.

@@ -3,6 +3,7 @@
 
 #include "common/log.h"
 #include "common/status.h"
+#include "worker/control/disk_wait.h"
 #include "worker/setup/job_plan.h"
 
 namespace lockstep::worker {
@@ -48,6 +49,19 @@ absl::Status OpenedData::Open(const JobSpec& job, bool over_hosts, ProgressBoard
   }
   if (identity_ != nullptr) identity_->Know(files_);
   return absl::OkStatus();
+}
+
+void OpenedData::TellOfChanges(ProgressBoard* board, Clock* clock) const {
+  if (identity_ == nullptr) return;
+  board->Enter(SAVING);
+  bool changed = false;
+  WorkOnDisk(board, clock, [&](const std::function<bool()>&) {
+    changed = identity_->Changed();
+    return absl::OkStatus();
+  }).IgnoreError();
+  if (!changed) return;
+  LS_LOG_WARNING << "files of the data were replaced or written to since this worker opened them: "
+                 << "if their contents are others now, the same job gives other bits";
 }
 
 void OpenedData::Tell(WorkerReady* ready) const {

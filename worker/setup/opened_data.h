@@ -12,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/clock.h"
 #include "data/dataset.h"
 #include "data/fingerprint.h"
 #include "proto/coordinator_worker.pb.h"
@@ -44,6 +45,10 @@ class OpenedData {
   const JobData& data() const { return data_; }
   // Of a job that saves checkpoints; else null.
   DataIdentity* identity() const { return identity_.get(); }
+  // Warns where files of a job that saves checkpoints are not those that were opened any more: what
+  // was written to in place has been read by the steps since. Blocks for the file system. The main
+  // thread, once.
+  void TellOfChanges(ProgressBoard* board, Clock* clock) const;
   // Notes that what the files hold was compared with what the run began with.
   void NoteCompared() { stamp_ = 0; }
   // Adds to a worker's word to the coordinator what its data is.

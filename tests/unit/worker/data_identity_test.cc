@@ -57,6 +57,18 @@ TEST_F(DataIdentityTest, IsOfTheFilesWhenItWasFirstAsked) {
   EXPECT_EQ(looked_, 2);
 }
 
+TEST_F(DataIdentityTest, SaysWhetherAFileWasWrittenToSince) {
+  const data::CsvSource csv{Write("train.csv", "1,2"), Write("test.csv", "1,3")};
+  const DataIdentity trains = Open(csv, /*evaluates=*/false);
+  const DataIdentity evaluates = Open(csv, /*evaluates=*/true);
+  EXPECT_FALSE(trains.Changed() || evaluates.Changed());
+  Write("test.csv", "1,33");
+  EXPECT_FALSE(trains.Changed()) << "it does not read that";
+  EXPECT_TRUE(evaluates.Changed());
+  std::filesystem::remove(csv.train);
+  EXPECT_TRUE(trains.Changed());
+}
+
 TEST_F(DataIdentityTest, AFileForBothSplitsIsOne) {
   const std::string file = Write("x.csv", "1,2");
   DataIdentity identity = Open(data::CsvSource{file, file}, /*evaluates=*/true);

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/setup/opened_data.h"
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/worker/small_job.h"
 
 namespace lockstep::worker {
 namespace {
@@ -56,6 +63,34 @@ TEST(OpenUnchanged, WhatCannotBeOpenedIsAnError) {
                 .status()
                 .code(),
             absl::StatusCode::kNotFound);
+}
+
+TEST(OpenedDataTest, TellsInTheEndThatAFileWasWrittenToMeanwhile) {
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/opened_data-", ::getpid());
+  std::filesystem::create_directories(folder);
+  const std::string csv = folder + "/train.csv";
+  std::ofstream(csv) << "1,2,0\n3,4,1\n";
+  JobSpec job = SmallJob();
+  Data& data = *job.mutable_train()->mutable_data();
+  data.clear_kind();
+  data.mutable_csv()->set_train(csv);
+  data.mutable_csv()->set_label("-1");
+  data.mutable_csv()->set_header("no");
+  job.mutable_train()->mutable_eval()->set_every("never");
+  job.mutable_checkpoint()->set_dir(folder + "/saved");
+  ProgressBoard board;
+  OpenedData opened;
+  const absl::Status status = opened.Open(job, /*over_hosts=*/false, &board);
+  ASSERT_TRUE(status.ok()) << status;
+  ::testing::internal::CaptureStderr();
+  opened.TellOfChanges(&board, Clock::Real());
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  std::ofstream(csv) << "1,2,0\n3,5,1\n7,7,1\n";
+  ::testing::internal::CaptureStderr();
+  opened.TellOfChanges(&board, Clock::Real());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("files of the data were replaced or written to since this worker opened"));
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
