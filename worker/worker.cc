@@ -99,6 +99,8 @@ class Worker {
       return told->code();
     }
     LS_LOG_ERROR << status.message();
+    // The steps that the job's result counts are those of the newest heartbeat.
+    if (telemetry_ != nullptr) telemetry_->Send();
     link_.SendFailed(highest_generation_, status,
                      IsOtherData(status) ? WorkerFailed::OTHER_DATA : WorkerFailed::UNSPECIFIED);
     // The launcher's code for a job that cannot fit (docs/exit_codes.md).

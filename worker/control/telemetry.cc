@@ -115,6 +115,16 @@ void Telemetry::Loop() {
 
 void Telemetry::Beat() {
   absl::MutexLock beat(&beat_mu_);
+  Send();
+  RunRecord* record;
+  {
+    absl::MutexLock lock(&mu_);
+    record = record_;
+  }
+  if (record != nullptr) record->Write();
+}
+
+void Telemetry::Send() {
   WorkerHeartbeat heartbeat;
   heartbeat.set_generation(board_->generation.load(std::memory_order_acquire));
   if (const int64_t nanos = board_->first_commit.load(std::memory_order_acquire); nanos != 0) {
@@ -126,11 +136,9 @@ void Telemetry::Beat() {
   heartbeat.set_resumed_step(board_->resumed_step.load(std::memory_order_relaxed));
   heartbeat.set_rss_bytes(ResidentBytes());
   board_->Read(heartbeat.mutable_progress());
-  RunRecord* record;
   const FlightRecorder* recorder;
   {
     absl::MutexLock lock(&mu_);
-    record = record_;
     recorder = recorder_;
   }
   const int64_t moved = recorder == nullptr ? 0 : recorder->moves();
@@ -138,7 +146,6 @@ void Telemetry::Beat() {
   heartbeat.set_activity(static_cast<Activity>(board_->activity.load(std::memory_order_relaxed)));
   if (recorder != nullptr) ReadRecorder(*recorder, clock_->Now(), &heartbeat);
   link_->SendHeartbeat(heartbeat);
-  if (record != nullptr) record->Write();
 }
 
 }  // namespace lockstep::worker

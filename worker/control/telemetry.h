@@ -33,6 +33,8 @@ class Telemetry {
   void SetRecorder(const FlightRecorder* recorder);
   // Sends and writes now.
   void Flush();
+  // Sends alone, which no disk holds up. On the thread of SetRecord and SetRecorder.
+  void Send();
   // Has its thread send and write at once. Does not block.
   void BeatSoon();
 

@@ -53,6 +53,13 @@ TEST_F(TelemetryTest, BeatsSoonWhenItIsAsked) {
   EXPECT_FALSE(Last().has_since_restored());
 }
 
+TEST_F(TelemetryTest, SendsWithoutItsDisk) {
+  Telemetry telemetry(&board_, &link_, Clock::Real(), kNever);
+  board_.step = 7;
+  telemetry.Send();
+  EXPECT_EQ(Last().progress().step(), 7);
+}
+
 TEST_F(TelemetryTest, SaysWhatTheWorkerIsInAndForWhomItWaits) {
   FlightRecorder recorder;
   Telemetry telemetry(&board_, &link_, Clock::Real(), kNever);
