@@ -277,9 +277,8 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
     if (!node_lost && !SpendRestart(job)) {
       End(context, job, worker,
           absl::StrCat("that was failure ", job.restarts,
-                       " without a step between them "
-                       "(restart.max_restarts: ",
-                       MaxRestarts(job), ")"));
+                       IsCommand(job) ? " of the command" : " without a step between them",
+                       " (restart.max_restarts: ", MaxRestarts(job), ")"));
       return false;
     }
     fault = &BeginFault(context, job, worker);
