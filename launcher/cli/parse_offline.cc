@@ -70,7 +70,7 @@ absl::StatusOr<Command> ParseGenerate(const Line& line) {
   };
   LS_RETURN_IF_ERROR(ParseNumber(words, "tokens", "a whole number", whole, &args.tokens));
   LS_RETURN_IF_ERROR(
-      ParseNumber(words, "temperature", "a number from 0 on", heat, &args.temperature));
+      ParseNumber(words, "temperature", "a number from 0 to 1e6", heat, &args.temperature));
   LS_RETURN_IF_ERROR(ParseNumber(words, "top-k", "a whole number", whole, &args.top_k));
   LS_RETURN_IF_ERROR(ParseNumber(words, "seed", "a whole number", seed, &args.seed));
   LS_RETURN_IF_ERROR(ParseDevice(words, &args.threads, &args.device));
