@@ -15,7 +15,8 @@ namespace lockstep::launcher {
 std::string ResultJson(const JobStatus& status);
 
 // A few lines: how it ended, accuracy, time and speed, memory by rank, where log and model lie.
-std::string ResultSummary(const JobStatus& told);
+// `of_logs` is said after the path of the logs.
+std::string ResultSummary(const JobStatus& told, const std::string& of_logs = "");
 
 // A failure: the first failed rank, its last lines, its victims.
 std::string FaultText(const Fault& told);

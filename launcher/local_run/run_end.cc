@@ -2,8 +2,10 @@
 #include "launcher/local_run/run_end.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
@@ -28,7 +30,10 @@ std::string ResultText(const JobStatus& status, const RunRecord& record) {
       text << PrintableLines(measured.str()) << "\n";
     }
   }
-  std::string result = record.json ? ResultJson(status) : ResultSummary(status);
+  std::error_code none;
+  const bool logs = std::filesystem::exists(status.run_dir() + "/logs", none);
+  std::string result =
+      record.json ? ResultJson(status) : ResultSummary(status, logs ? "" : " (not on this host)");
   if (!record.faults.empty()) {
     AddSuffered(ReadSuffered(status.run_dir(), status.job_id(), record.faults, record.refused),
                 record.json, &result);

@@ -276,6 +276,8 @@ TEST(ResultTest, Summary) {
             "  model      runs/mlp-1/model/model.safetensors\n"
             "  sha256     ab\n"
             "  logs       runs/mlp-1/logs\n");
+  EXPECT_THAT(ResultSummary(AStatus(), " (not on this host)"),
+              HasSubstr("  logs       runs/mlp-1/logs (not on this host)\n"));
   JobStatus alone = AStatus();
   alone.mutable_result()->set_workers(1);
   EXPECT_THAT(ResultSummary(alone), HasSubstr("1,175 steps, 5 epochs, 1 worker\n"));
