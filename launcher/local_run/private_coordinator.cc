@@ -79,10 +79,14 @@ struct PrivateCoordinator::Life : std::enable_shared_from_this<Life> {
   bool ready ABSL_GUARDED_BY(mu) = false;
   bool restarts ABSL_GUARDED_BY(mu) = true;
   std::deque<absl::Time> restarted ABSL_GUARDED_BY(mu);
+  int telling ABSL_GUARDED_BY(mu) = 0;  // calls of OnEnd that look to its owner
 
   // `ready_fd`: what the process says that it serves on; -1: nobody waits for it.
   absl::Status Spawn(int ready_fd);
-  void OnEnd(const std::string& how);
+  void OnEnd(const std::string& how) ABSL_LOCKS_EXCLUDED(mu);
+  // Starts it again, or tells why it is lost.
+  void GoOn(bool again, std::string why) ABSL_LOCKS_EXCLUDED(mu);
+  bool IsSilent() const ABSL_SHARED_LOCKS_REQUIRED(mu) { return telling == 0; }
   uint64_t running() ABSL_LOCKS_EXCLUDED(mu);
   // Kills this process, unless it is another one that runs by now.
   void KillToRestart(uint64_t process, const std::string& since) ABSL_LOCKS_EXCLUDED(mu);
@@ -144,6 +148,7 @@ void PrivateCoordinator::Life::OnEnd(const std::string& how) {
   {
     absl::MutexLock lock(&mu);
     if (over) return;
+    ++telling;
     id = 0;
     if (!killed_since.empty()) why = std::exchange(killed_since, "");
     again = TakeRestart();
@@ -151,6 +156,12 @@ void PrivateCoordinator::Life::OnEnd(const std::string& how) {
       absl::StrAppend(&why, " (for the ", kRestarts + 1, "th time within a minute)");
     }
   }
+  GoOn(again, std::move(why));
+  absl::MutexLock lock(&mu);
+  --telling;
+}
+
+void PrivateCoordinator::Life::GoOn(bool again, std::string why) {
   if (again) {
     const absl::Status spawned = Spawn(-1);
     if (spawned.ok()) return callbacks.on_restart(why);
@@ -200,6 +211,8 @@ PrivateCoordinator::~PrivateCoordinator() {
   {
     absl::MutexLock lock(&life_->mu);
     life_->over = true;
+    // Who made it may be gone after this.
+    life_->mu.Await(absl::Condition(life_.get(), &Life::IsSilent));
   }
   life_->changed.NotifyAll();
   if (asks_ != nullptr) asks_->StopCalls();

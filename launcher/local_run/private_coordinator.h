@@ -50,7 +50,8 @@ class PrivateCoordinator {
   // Errors: NotFound without the program; whatever making the folder meets.
   static absl::StatusOr<std::unique_ptr<PrivateCoordinator>> Start(
       Spawner* spawner, Callbacks callbacks, const std::optional<Network>& network = std::nullopt);
-  // Its end is nobody's concern any more.
+  // Its end is nobody's concern any more. Waits for a callback under way, and so is not to be
+  // called in one, nor with a lock held that one takes.
   ~PrivateCoordinator();
 
   // Blocks until it serves for the first time. An end before that is for good; it is for on_lost to
