@@ -220,7 +220,8 @@ absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page, std::shared_pt
   request.fds = {bootstrap_file.get(), page_->fd()};
   request.legacy = {.note = Note(),
                     .fds = {streams_[0].fd.get(), streams_[1].fd.get(), log_too.get(), page_->fd()},
-                    .grace = EndGrace(assignment_.spec())};
+                    .grace = EndGrace(assignment_.spec()),
+                    .worker_program = true};
   absl::Status asked = Ask(request);
   // A supervisor that was killed just now has a successor.
   if (absl::IsUnavailable(asked)) asked = Ask(request);

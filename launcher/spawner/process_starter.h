@@ -30,6 +30,9 @@ class ProcessStarter {
     std::string note;
     std::vector<int> fds = {};
     absl::Duration grace = {};  // between SIGTERM and SIGKILL, when no agent comes back
+    // argv[0] is the worker program: a supervisor runs the file that it holds, of the build of the
+    // job's other workers here.
+    bool worker_program = false;
   };
   struct Request {
     std::vector<std::string> argv = {};     // argv[0]: a path, or a name that is looked up in PATH

@@ -124,6 +124,7 @@ absl::StatusOr<uint64_t> SupervisorClient::Spawn(const Request& request, Callbac
   start.mutable_groups()->Add(request.groups.begin(), request.groups.end());
   start.set_kept(static_cast<int32_t>(request.legacy.fds.size()));
   start.set_note(request.legacy.note);
+  start.set_worker_program(request.legacy.worker_program);
   start.set_grace_nanos(absl::ToInt64Nanoseconds(request.legacy.grace));
   std::vector<int> fds = {request.stdout_fd, request.stderr_fd};
   fds.insert(fds.end(), request.fds.begin(), request.fds.end());

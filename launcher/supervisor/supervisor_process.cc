@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
@@ -53,6 +54,14 @@ struct Child {
   absl::Time kill_at = absl::InfiniteFuture();
   bool running() const { return !kept.has_ended(); }
 };
+
+// Returns whether it is the worker program that is to be started. Agents from before they said so
+// give that alone such an argument.
+bool IsWorkerProgram(const StartProcess& start) {
+  if (start.argv().empty()) return false;
+  return start.worker_program() ||
+         (start.argv_size() > 1 && absl::StartsWith(start.argv(1), "--bootstrap-fd="));
+}
 
 class SupervisorProcess {
  public:
@@ -317,7 +326,8 @@ void SupervisorProcess::Start(const StartProcess& start, std::vector<UniqueFd> f
   command.uid = start.uid();
   command.gid = start.gid();
   command.groups.assign(start.groups().begin(), start.groups().end());
-  const bool pinned = !command.argv.empty() && command.argv[0] == setup_.program();
+  const bool pinned = program_.valid() && IsWorkerProgram(start);
+  if (pinned) command.argv[0] = setup_.program();  // this agent's may lie elsewhere
   const SpawnerEvent event = table_.Start(command, std::move(fds), pinned ? program_.get() : -1);
   SupervisorReport report;
   if (event.kind == SpawnerEvent::Kind::kFailed) {

@@ -5,6 +5,7 @@ import array
 import fcntl
 import os
 import resource
+import shutil
 import signal
 import sys
 import termios
@@ -146,6 +147,23 @@ class Adoption(Supervised):
         status = self.ended(job, expected)
         self.assertEqual(int(status["restarts"]), 1)
         self.assertIn("SIGKILL", status["result"]["faults"][0]["cause"])
+
+    def test_replacements_are_of_the_others_build_where_the_next_agents_lies_elsewhere(self):
+        programs = []
+        for folder in ("before", "after"):
+            os.mkdir(os.path.join(self.dir, folder))
+            programs.append(shutil.copy(os.path.join(harness.BIN, "worker"), os.path.join(self.dir, folder)))
+        path = self.job_file(restarts=1)
+        expected = self.undisturbed(path)
+        agent, job = self.training(path, LOCKSTEP_WORKER=programs[0])
+        before = self.workers()
+        self.end(agent, signal.SIGTERM)
+        self.start_agent("node", 2, LOCKSTEP_WORKER=programs[1])
+        wait_until(lambda: self.said("node").count("is taken over") == 2, 20, "the next agent takes them over")
+        os.kill(min(before), signal.SIGKILL)
+        newcomer = wait_until(lambda: self.workers() - before, 30, "it is replaced")
+        self.assertEqual({os.stat(f"/proc/{pid}/exe").st_ino for pid in newcomer}, {os.stat(programs[0]).st_ino})
+        self.assertEqual(int(self.ended(job, expected)["restarts"]), 1)
 
     def test_the_job_ends_while_no_agent_is_there(self):
         path = self.job_file()
