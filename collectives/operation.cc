@@ -93,9 +93,9 @@ absl::Status CallsDiffer(int a, const Operation& call_a, int b, const Operation&
     return call.layout == 0 ? absl::StrCat(ToString(call), " dealt to all")
                             : absl::StrCat(ToString(call), " dealt as ", absl::Hex(call.layout));
   };
-  return WithEnd(absl::FailedPreconditionError(absl::StrCat("the ranks' calls differ: rank ", a,
-                                                            " calls ", text(call_a), ", rank ", b,
-                                                            " calls ", text(call_b))),
+  return WithEnd(absl::FailedPreconditionError(absl::StrCat(
+                     "the ranks' calls differ: rank ", a, " calls ", text(call_a), ", rank ", b,
+                     " calls ", text(call_b), "; do all nodes run the same build of lockstep?")),
                  {EndCause::kMismatch, b});
 }
 

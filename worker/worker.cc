@@ -20,7 +20,6 @@
 #include "engine/engine.h"
 #include "worker/checkpoint/checkpoint_identity.h"
 #include "worker/checkpoint/checkpointer.h"
-#include "worker/checkpoint/folder_copies.h"
 #include "worker/checkpoint/model_writer.h"
 #include "worker/checkpoint/restore.h"
 #include "worker/checkpoint/run_data.h"
@@ -34,6 +33,8 @@
 #include "worker/control/run_dir.h"
 #include "worker/control/run_record.h"
 #include "worker/control/telemetry.h"
+#include "worker/generation_start.h"
+#include "worker/peer_protocol.h"
 #include "worker/profile/profile_report.h"
 #include "worker/setup/data_plane.h"
 #include "worker/setup/device_choice.h"
@@ -257,6 +258,7 @@ class Worker {
     ready.set_highest_generation(highest_generation_);
     ready.set_committed_step(trainer_->begun_step());
     ready.set_plan_hash(plan_told_);
+    ready.set_peer_protocol(SpokenPeerProtocol());
     ready.set_device_hash(device_hash_);
     ready.set_device_description(device_description_);
     *ready.mutable_address() =
@@ -351,45 +353,21 @@ class Worker {
 
   absl::StatusOr<TrainOutcome> Train(const Generation& generation, Communicator* communicator,
                                      ShardRange held) {
-    std::vector<int> holders;
-    resume_.previous_generation = generation.previous_generation();
-    LS_RETURN_IF_ERROR(LookAtFolders(generation, communicator));
-    LS_RETURN_IF_ERROR(CompareWithBegan(generation, communicator));
-    resume_.newest.reset();
-    if (generation.has_newest_checkpoint()) resume_.newest = generation.newest_checkpoint();
-    LS_RETURN_IF_ERROR(trainer_->JoinState(communicator, generation.start_step(),
-                                           RunDir(bootstrap_.assignment()), &holders));
+    LS_ASSIGN_OR_RETURN(const std::vector<int> holders,
+                        JoinGeneration(Own(), generation, communicator));
     const RecordWriter::Part part =
         record_writer_.InGeneration(generation, communicator->rank(), holders);
     record_->SetWriter(part.writes, part.remembered);
     return trainer_->RunGeneration(communicator, held, part.writes ? record_.get() : nullptr);
   }
 
-  // Which hosts see the same checkpoint folder, and the same folder of this run.
-  absl::Status LookAtFolders(const Generation& generation, Communicator* communicator) {
-    const absl::Time deadline = clock_->Now() + job::StartTimeout(job_);
-    const SharedFolder run{
-        .path = RunDir(bootstrap_.assignment()), .name = "the run's folder", .run = ""};
-    LS_RETURN_IF_ERROR(LookAtFolder(communicator, generation, run, deadline).status());
-    if (checkpointer_ == nullptr) return absl::OkStatus();
-    const SharedFolder saved{.path = resume_.folder,
-                             .name = "checkpoint.dir",
-                             .stated = job_.checkpoint().shared(),
-                             .run = bootstrap_.assignment().job_id()};
-    LS_ASSIGN_OR_RETURN(resume_.copies, LookAtFolder(communicator, generation, saved, deadline));
-    return absl::OkStatus();
-  }
-
-  // Whoever takes a dead worker's place before a checkpoint says what the data was learns it from
-  // those that are there since the beginning.
-  absl::Status CompareWithBegan(const Generation& generation, Communicator* communicator) {
-    if (checkpointer_ == nullptr) return absl::OkStatus();
-    LS_ASSIGN_OR_RETURN(
-        const bool began,
-        OpenedAsBegun(communicator, generation, checkpointer_->began(), data_.identity()->stamp(),
-                      clock_->Now() + job::StartTimeout(job_)));
-    if (began) checkpointer_->KnowBegan();
-    return absl::OkStatus();
+  GenerationStart Own() {
+    return {.assignment = &bootstrap_.assignment(),
+            .clock = clock_,
+            .trainer = trainer_.get(),
+            .checkpointer = checkpointer_.get(),
+            .resume = &resume_,
+            .data_stamp = data_.identity() == nullptr ? 0 : data_.identity()->stamp()};
   }
 
   // The model is durable before anyone leaves. When the worker that writes it fails meanwhile, the
@@ -442,7 +420,7 @@ class Worker {
                                        trainer_.get(), clock_,
                                        [this](const Generation& left, Communicator* communicator) {
                                          highest_generation_ = left.generation();
-                                         return LookAtFolders(left, communicator);
+                                         return LookAtFolders(Own(), left, communicator);
                                        }});
     }
     exit_.emplace();

@@ -31,12 +31,15 @@ bool Reproducible(const Job& job) {
   return !job.spec().train().has_reproducible() || job.spec().train().reproducible();
 }
 
-// The first one that holds the job's state speaks for all.
+// The first one that holds the job's state speaks for all. Where nobody does it is the first one of
+// the newest build, which other nodes are about to have.
 const Worker& Speaker(const Job& job, const Members& members) {
+  const Worker* newest = members.front();
   for (const Worker* worker : members) {
     if (IsMember(job, *worker)) return *worker;
+    if (worker->ready->peer_protocol() > newest->ready->peer_protocol()) newest = worker;
   }
-  return *members.front();
+  return *newest;
 }
 
 // Ends the job at its start; later refuses the worker alone.
@@ -50,6 +53,14 @@ void Refuse(Context& context, Job& job, Worker& worker, const std::string& why, 
 }
 
 // Why the two cannot be in one generation; empty: they can.
+std::string WhyOtherBuild(const Worker& worker, const Worker& speaker) {
+  const int own = worker.ready->peer_protocol(), others = speaker.ready->peer_protocol();
+  if (own == others) return "";
+  return absl::StrCat("rank ", worker.slot, " (", worker.host, ") is of another build of lockstep ",
+                      "than rank ", speaker.slot, " (", speaker.host, "), and they do not ",
+                      "understand each other: peer protocol ", own, " against ", others);
+}
+
 std::string WhyOtherPlan(const Worker& worker, const Worker& speaker) {
   if (worker.ready->plan_hash() == speaker.ready->plan_hash()) return "";
   return absl::StrCat("rank ", worker.slot, " (", worker.host, ") compiled another plan than rank ",
@@ -66,12 +77,26 @@ std::string WhyOtherBits(const Job& job, const Worker& worker, const Worker& spe
                       "); use one kind of device or set train.reproducible: false");
 }
 
-// Returns whether all of `members` run the same plan on the same kind of device, with the same
-// data.
+// An upgrade may reach the nodes one after the other, also where a job begins: the worker alone is
+// refused, unless all nodes are those of one command.
+void RefuseBuild(Context& context, Job& job, Worker& worker, const std::string& why) {
+  if (context.state.options.nodes_by != NodesBy::kJoin) {
+    return Refuse(context, job, worker, why, 1);
+  }
+  Judge(context, job, worker, why);
+  worker.refused = worker.other_build = worker.verdict == why;
+}
+
+// Returns whether all of `members` understand each other and run the same plan on the same kind of
+// device, with the same data.
 bool Admit(Context& context, Job& job, const Members& members) {
   const Worker& speaker = Speaker(job, members);
   const Worker* const data = DataSpeaker(job, members);
   for (Worker* worker : members) {
+    if (const std::string why = WhyOtherBuild(*worker, speaker); !why.empty()) {
+      RefuseBuild(context, job, *worker, why);
+      return false;
+    }
     const std::string other = data == nullptr ? "" : OtherData(*worker, *data);
     if (!other.empty()) {
       Refuse(context, job, *worker, other, kExitNotAdmitted);
@@ -301,7 +326,8 @@ std::string WhyNotAdmitted(const Job& job, const Worker& worker, bool* other_dat
   *other_data = false;
   for (const Slot& slot : job.slots) {
     if (!slot.worker || !slot.worker->ready || !IsMember(job, *slot.worker)) continue;
-    std::string why = WhyOtherPlan(worker, *slot.worker);
+    std::string why = WhyOtherBuild(worker, *slot.worker);
+    if (why.empty()) why = WhyOtherPlan(worker, *slot.worker);
     if (why.empty()) why = WhyOtherBits(job, worker, *slot.worker);
     if (!why.empty()) return why;
     why = OtherData(worker, *slot.worker);

@@ -16,15 +16,16 @@ namespace lockstep::coordinator {
 // joins. With fewer than elastic.min_workers the job waits and says so. Workers that wait to join
 // an active generation, or are to leave it, make its members leave it together after a step.
 // Workers that compiled another plan, or whose device computes other bits (with `reproducible`),
-// end the job at its start; later they are refused.
+// end the job at its start; later they are refused. Those of a build that says other things to its
+// peers are refused at the start, too, when others are on another node.
 void MaybeFormGeneration(Context& context, Job& job);
 
 // Returns whether the worker can be in the next generation.
 bool Able(const Job& job, const Worker& worker);
 
-// Why a worker that is ready would not be let into the active generation: it compiled another plan,
-// its device computes other bits, or, which `other_data` tells apart, its data is another. Empty:
-// it would.
+// Why a worker that is ready would not be let into the active generation: it does not understand
+// its peers, it compiled another plan, its device computes other bits, or, which `other_data` tells
+// apart, its data is another. Empty: it would.
 std::string WhyNotAdmitted(const Job& job, const Worker& worker, bool* other_data);
 
 // Returns whether the job's work is done: rank 0 of the newest generation has finished, so the

@@ -129,6 +129,14 @@ bool AnyOtherNode(const Context& context, const Job& job, const Worker& worker) 
   });
 }
 
+// Returns whether workers of the build that this one is not are on another node.
+bool OthersUnderstandEachOther(const Job& job, const Worker& worker) {
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    return slot.works() && slot.worker && slot.worker->node_id != worker.node_id &&
+           slot.worker->ready && !slot.worker->dead() && !Failed(*slot.worker);
+  });
+}
+
 // Returns whether the failure, which would come again on that node, costs the job only the node:
 // one that is no member yet has nothing that the others lack. What a member meets is the job's own,
 // and so is what all hosts of a job that begins meet: a file that is nowhere.
@@ -139,6 +147,7 @@ bool CostsTheNode(const Context& context, const Job& job, const Worker& worker) 
   if (HasOtherData(worker) && !worker.refused && job.generation.message.generation() != 0) {
     return AnyHolder(job) || AnyOtherNode(context, job, worker);
   }
+  if (worker.other_build) return OthersUnderstandEachOther(job, worker);
   return OthersHold(job, worker) ||
          AnyElsewhere(job, worker, [](const Worker& other) { return other.ready.has_value(); });
 }
@@ -374,6 +383,7 @@ void Exclude(Context& context, Job& job, const Worker& worker) {
   if (span == absl::ZeroDuration()) return;
   std::string text = absl::StrCat(SayFailed(job, worker), "; for ", DurationText(span),
                                   " no worker of this job is started on ", worker.host);
+  if (worker.other_build) return AppendNotice(context, job, text);  // the node is well
   if (other_data) {
     absl::StrAppend(&text, ", and then only when no other node has room");
   } else {

@@ -39,6 +39,7 @@ void FillIn(const Worker& worker, WorkerRecord& record) {
   record.set_refused(worker.refused);
   record.set_end_unknown(worker.end_unknown);
   record.set_other_data(worker.other_data);
+  record.set_other_build(worker.other_build);
   *record.mutable_allocation() = worker.allocation;
 }
 
@@ -106,6 +107,7 @@ void FromRecord(const WorkerRecord& record, Worker& worker, absl::Time now) {
   worker.refused = record.refused();
   worker.end_unknown = record.end_unknown();
   worker.other_data = record.other_data();
+  worker.other_build = record.other_build();
   worker.since = now;
   if (worker.dead() || worker.failed || worker.verdict_serial != 0) worker.failed_at = now;
 }

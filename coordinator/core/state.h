@@ -78,6 +78,7 @@ struct alignas(64) Worker {
   // Another life of it there would be refused again: another build, another kind of device.
   bool refused = false;
   bool other_data = false;   // refused since its data is not that of the others
+  bool other_build = false;  // refused since it does not understand the others
   bool end_unknown = false;  // it has exited, and no agent knows how any more
 
   // Signs of life. InfinitePast until its first hello.

@@ -78,6 +78,7 @@ bool ParseWorkerReport(const Command& command, WorkerMessage& message) {
   if (command.verb() == "ready") {
     WorkerReady& ready = *message.mutable_ready();
     ready.set_plan_hash(command.text("plan", "p"));
+    ready.set_peer_protocol(static_cast<int32_t>(command.number("peers", 1)));
     ready.set_device_hash(command.text("device", "d"));
     ready.set_device_description(absl::StrCat("cpu ", command.text("device", "d")));
     ready.set_highest_generation(command.number("seen"));

@@ -431,6 +431,42 @@ class Versions(Supervised):
         self.start_agent("node", 2)
         self.assertEqual(int(self.ended(job, expected)["restarts"]), 0)
 
+    def other_build(self, path):
+        """A job that trains on one node, and another one whose workers say other things to each other."""
+        first = self.join("node", 2)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 50, 60, "it trains")
+        return job, first, self.join("upgraded", 2, LOCKSTEP_PEER_PROTOCOL="99")
+
+    def check_left_out(self, job, node):
+        """The job goes on with its own workers, to what they give undisturbed."""
+        exclusion, = wait_until(lambda: self.node(node)["exclusions"], 60, "the node is left out by the job")
+        self.assertIn("another build of lockstep", exclusion["reason"])
+        self.assertIn("another build of lockstep", self.ask("nodes"))
+        self.assertEqual(self.node(node)["state"], "up", "by this job alone")
+        self.steps_go_on(job)
+
+    def test_a_node_of_another_build_relieves_no_drained_one(self):
+        path = self.job_file()
+        expected = self.undisturbed(path)
+        job, first, upgraded = self.other_build(path)
+        before = self.workers()
+        self.ask("drain", first)
+        self.check_left_out(job, upgraded)
+        self.assertLessEqual(before, self.workers(), "they stay")
+        self.end_of(job, expected)
+
+    def test_a_node_of_another_build_takes_no_dead_workers_place(self):
+        path = self.job_file(restarts=1)
+        expected = self.undisturbed(path)
+        job, first, upgraded = self.other_build(path)
+        self.ask("drain", first)
+        self.check_left_out(job, upgraded)
+        os.kill(min(self.workers()), signal.SIGKILL)
+        wait_until(lambda: int(self.status(job)["restarts"]) == 1, 60, "the job goes on with the other one")
+        self.steps_go_on(job)
+        self.assertEqual(int(self.ended(job, expected)["restarts"]), 1)
+
     def test_agents_of_the_version_before_are_served(self):
         path = self.job_file(steps=100)
         self.start_agent("node", 2, LOCKSTEP_PROTOCOL_VERSION="1")

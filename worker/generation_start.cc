@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/generation_start.h"
+
+#include <string>
+
+#include "common/status.h"
+#include "job/meaning/defaults.h"
+#include "worker/checkpoint/folder_copies.h"
+#include "worker/checkpoint/run_data.h"
+#include "worker/control/run_dir.h"
+
+namespace lockstep::worker {
+namespace {
+
+absl::Time Deadline(const GenerationStart& own) {
+  return own.clock->Now() + job::StartTimeout(own.assignment->spec());
+}
+
+// Whoever takes a dead worker's place before a checkpoint says what the data was learns it from
+// those that are there since the beginning.
+absl::Status CompareWithBegan(const GenerationStart& own, const Generation& generation,
+                              Communicator* communicator) {
+  if (own.checkpointer == nullptr) return absl::OkStatus();
+  LS_ASSIGN_OR_RETURN(const bool began,
+                      OpenedAsBegun(communicator, generation, own.checkpointer->began(),
+                                    own.data_stamp, Deadline(own)));
+  if (began) own.checkpointer->KnowBegan();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LookAtFolders(const GenerationStart& own, const Generation& generation,
+                           Communicator* communicator) {
+  const absl::Time deadline = Deadline(own);
+  const SharedFolder run{.path = RunDir(*own.assignment), .name = "the run's folder", .run = ""};
+  LS_RETURN_IF_ERROR(LookAtFolder(communicator, generation, run, deadline).status());
+  if (own.checkpointer == nullptr) return absl::OkStatus();
+  const SharedFolder saved{.path = own.resume->folder,
+                           .name = "checkpoint.dir",
+                           .stated = own.assignment->spec().checkpoint().shared(),
+                           .run = own.assignment->job_id()};
+  LS_ASSIGN_OR_RETURN(own.resume->copies, LookAtFolder(communicator, generation, saved, deadline));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int>> JoinGeneration(const GenerationStart& own,
+                                                const Generation& generation,
+                                                Communicator* communicator) {
+  own.resume->previous_generation = generation.previous_generation();
+  LS_RETURN_IF_ERROR(LookAtFolders(own, generation, communicator));
+  LS_RETURN_IF_ERROR(CompareWithBegan(own, generation, communicator));
+  own.resume->newest.reset();
+  if (generation.has_newest_checkpoint()) own.resume->newest = generation.newest_checkpoint();
+  std::vector<int> holders;
+  LS_RETURN_IF_ERROR(own.trainer->JoinState(communicator, generation.start_step(),
+                                            RunDir(*own.assignment), &holders));
+  return holders;
+}
+
+}  // namespace lockstep::worker
