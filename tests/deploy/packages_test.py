@@ -206,6 +206,7 @@ class PackagesTest(unittest.TestCase):
         self.upgrade(machine, blocks["upgrade"])
         self.assertIn("page", machine.run("launcher list --coordinator 10.0.0.1:7070 --token-file token-of-ann"))
         machine.run("systemctl stop lockstep-agent && ! systemctl is-failed lockstep-agent")
+        self.removed_and_installed_again(machine)
         self.type(machine, blocks["purge"])
         self.assertEqual(machine.run("ls -d /var/lib/lockstep* /etc/default/lockstep* /lib/systemd/system/lockstep* "
                                      "/usr/lib/lockstep /etc/systemd/system/*/lockstep* 2>/dev/null || true"), "")
@@ -234,6 +235,19 @@ class PackagesTest(unittest.TestCase):
         harness.wait_until(lambda: steps() > step, 30, "more steps")
         self.assertEqual((status()["generation"], int(status().get("restarts", 0))), (1, 0), "nobody left it")
         machine.run(f"launcher cancel {common} upgraded")
+
+    def removed_and_installed_again(self, machine):
+        """Each service starts as at its first installation, but for one that the administrator has masked."""
+        units = " ".join(UNITS)
+        again = "apt-get -q -y remove lockstep && apt-get -q -y install --no-install-recommends ./new/*.deb"
+        machine.run("apt-get -q -y remove lockstep")
+        self.assertEqual(machine.run(f"systemctl is-active {units}; true").split(), ["inactive"] * 2)
+        machine.run("apt-get -q -y install --no-install-recommends ./new/*.deb")
+        self.assertEqual(machine.run(f"systemctl is-active {units}; systemctl is-enabled {units}; true").split(),
+                         ["active"] * 2 + ["enabled"] * 2)
+        machine.run(f"systemctl stop lockstep-agent && systemctl mask lockstep-agent && {again}")
+        self.assertEqual(machine.run(f"systemctl is-active {units}; true").split(), ["active", "inactive"])
+        machine.run("systemctl unmask lockstep-agent")
 
     def by_ssh(self, machine):
         """deploy/ssh/lockstep-hosts, on a host without packages; what stands for ssh enters it."""
