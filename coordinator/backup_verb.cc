@@ -3,6 +3,7 @@
 
 #include <iostream>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -12,6 +13,7 @@
 #include "common/clock.h"
 #include "common/status.h"
 #include "coordinator/service/beginning.h"
+#include "coordinator/service/revocations.h"
 #include "coordinator/store/etcd/client.h"
 #include "coordinator/store/etcd/election.h"
 #include "coordinator/store/etcd/etcd_store.h"
@@ -25,11 +27,14 @@ constexpr absl::Duration kPatience = absl::Seconds(20);
 
 struct Arguments {
   std::string file;
+  std::vector<std::string> audits;
   StoreFlags store;
 };
 
+enum class Verb { kBackup, kRestore };
+
 // Errors: InvalidArgument.
-absl::StatusOr<Arguments> Parse(const std::vector<std::string>& words) {
+absl::StatusOr<Arguments> Parse(const std::vector<std::string>& words, Verb verb) {
   Arguments arguments;
   for (size_t i = 0; i < words.size(); ++i) {
     absl::string_view word = words[i];
@@ -43,14 +48,19 @@ absl::StatusOr<Arguments> Parse(const std::vector<std::string>& words) {
     const size_t equals = word.find('=');
     std::string name(word.substr(0, equals));
     for (char& c : name) c = c == '_' ? '-' : c;
-    if (!IsStoreFlag(name))
+    const bool audit = verb == Verb::kRestore && name == "audit";
+    if (!audit && !IsStoreFlag(name))
       return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
     if (equals == absl::string_view::npos && ++i == words.size()) {
       return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));
     }
     const absl::string_view value =
         equals == absl::string_view::npos ? absl::string_view(words[i]) : word.substr(equals + 1);
-    LS_RETURN_IF_ERROR(SetStoreFlag(name, value, arguments.store));
+    if (audit) {
+      arguments.audits.emplace_back(value);
+    } else {
+      LS_RETURN_IF_ERROR(SetStoreFlag(name, value, arguments.store));
+    }
   }
   if (arguments.file.empty()) return absl::InvalidArgumentError("a FILE is needed");
   if (arguments.store.address.empty() && arguments.store.state.folder.empty()) {
@@ -60,9 +70,10 @@ absl::StatusOr<Arguments> Parse(const std::vector<std::string>& words) {
   return arguments;
 }
 
-int Usage(const absl::Status& status, const char* verb) {
-  std::cerr << "coordinator: " << status.message() << "\n\nUsage: coordinator " << verb
-            << " FILE [--state-dir DIR | --store ADDRESS]   (flags as of the coordinator)\n";
+int Usage(const absl::Status& status, Verb verb) {
+  std::cerr << "coordinator: " << status.message() << "\n\nUsage: coordinator "
+            << (verb == Verb::kBackup ? "backup FILE" : "restore FILE [--audit FILE]...")
+            << " [--state-dir DIR | --store ADDRESS]   (flags as of the coordinator)\n";
   return 2;
 }
 
@@ -129,28 +140,51 @@ absl::Status FillEtcd(const StoreFlags& flags, const std::vector<StoredRow>& row
   return Fill(*store, rows);
 }
 
+// What tokens are worth after a restore. `removed`: by the audits that were given.
+void SayTokens(const Arguments& arguments, int removed) {
+  if (arguments.audits.empty()) {
+    std::cerr << "tokens that were revoked since the backup are taken again, and those made since "
+                 "are unknown: compare `launcher token list` with audit.jsonl, or restore with "
+                 "--audit FILE, which leaves out what that file says was revoked\n";
+    return;
+  }
+  std::cerr << "left out " << removed << (removed == 1 ? " token" : " tokens")
+            << " that the audit says were revoked; tokens made since the backup are unknown\n";
+}
+
 absl::Status Restore(const Arguments& arguments) {
+  std::set<std::string> revoked;
+  for (const std::string& audit : arguments.audits) {
+    LS_ASSIGN_OR_RETURN(std::set<std::string> ids, RevokedTokens(audit));
+    revoked.merge(ids);
+  }
   LS_ASSIGN_OR_RETURN(std::vector<StoredRow> rows, ReadJournalFile(arguments.file));
   if (absl::Status made = MakeRestored(rows); !made.ok()) {
     return Annotate(made, absl::StrCat("'", arguments.file, "'"));
   }
-  if (!arguments.store.address.empty()) return FillEtcd(arguments.store, rows);
-  LS_ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, OpenSqliteStore(arguments.store.state));
-  return Fill(*store, rows);
+  const int removed = RemoveTokens(revoked, rows);
+  if (!arguments.store.address.empty()) {
+    LS_RETURN_IF_ERROR(FillEtcd(arguments.store, rows));
+  } else {
+    LS_ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, OpenSqliteStore(arguments.store.state));
+    LS_RETURN_IF_ERROR(Fill(*store, rows));
+  }
+  SayTokens(arguments, removed);
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 int RunBackup(const std::vector<std::string>& words) {
-  const absl::StatusOr<Arguments> arguments = Parse(words);
-  if (!arguments.ok()) return Usage(arguments.status(), "backup");
+  const absl::StatusOr<Arguments> arguments = Parse(words, Verb::kBackup);
+  if (!arguments.ok()) return Usage(arguments.status(), Verb::kBackup);
   if (absl::Status done = Backup(*arguments); !done.ok()) return Fail(done);
   return 0;
 }
 
 int RunRestore(const std::vector<std::string>& words) {
-  const absl::StatusOr<Arguments> arguments = Parse(words);
-  if (!arguments.ok()) return Usage(arguments.status(), "restore");
+  const absl::StatusOr<Arguments> arguments = Parse(words, Verb::kRestore);
+  if (!arguments.ok()) return Usage(arguments.status(), Verb::kRestore);
   if (absl::Status done = Restore(*arguments); !done.ok()) return Fail(done);
   return 0;
 }

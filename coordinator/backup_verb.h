@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `coordinator backup` and `coordinator restore`: a copy of the journal, whichever store it is in,
 // and an empty store filled from one. The copy is an SQLite database as in --state-dir, so a
-// journal moves from one kind of store to the other in this way, too. Thread-safety: called by
-// main.
+// journal moves from one kind of store to the other in this way, too. With --audit `restore` leaves
+// out tokens that were revoked after the copy was made. Thread-safety: called by main.
 #ifndef LOCKSTEP_COORDINATOR_BACKUP_VERB_H_
 #define LOCKSTEP_COORDINATOR_BACKUP_VERB_H_
 

@@ -25,6 +25,7 @@ constexpr char kUsage[] =
        coordinator init [--state-dir DIR] [--host NAME_OR_IP]...   certificates and a token for TLS
        coordinator backup FILE [--state-dir DIR | --store ADDRESS]   a copy of the journal, any time
        coordinator restore FILE [--state-dir DIR | --store ADDRESS]  an empty journal made of a copy
+         [--audit FILE]...   without the tokens that this audit.jsonl says were revoked
 Takes jobs, finds them nodes, and keeps their workers together.
 
   --listen ADDRESS     unix:/path, unix-abstract:name or host:port; port 0 takes any free one.

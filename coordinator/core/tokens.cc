@@ -25,8 +25,6 @@ constexpr size_t kLongestNote = 200;
 // An expired token is shown for so long.
 constexpr absl::Duration kShowExpired = absl::Hours(30 * 24);
 
-std::string TokenKey(const std::string& id) { return absl::StrCat("token/", id); }
-
 bool IsName(const std::string& name) {
   return !name.empty() && name.size() <= kLongestName && name[0] != '-' && name[0] != '.' &&
          std::all_of(name.begin(), name.end(), [](unsigned char c) {
@@ -177,6 +175,8 @@ bool IsLive(const State& state, const std::string& incarnation) {
   const Worker* const worker = FindWorker(job->second, incarnation);
   return worker != nullptr && !worker->gone();
 }
+
+std::string TokenKey(const std::string& id) { return absl::StrCat("token/", id); }
 
 bool RestoreToken(const std::string& id, const std::string& value, State& state) {
   TokenRecord record;

@@ -44,6 +44,9 @@ std::string WorkerOf(const State& state, absl::string_view token);
 // Returns whether that incarnation's life goes on.
 bool IsLive(const State& state, const std::string& incarnation);
 
+// Returns the key of a token's row in the journal.
+std::string TokenKey(const std::string& id);
+
 // Of the journal (journal.cc): takes a row in; writes those again that an earlier step could not.
 bool RestoreToken(const std::string& id, const std::string& value, State& state);
 void WriteOwedTokens(Context& context);

@@ -138,6 +138,34 @@ class Users(harness.ProgramTest):
         self.start_coordinator(f"--state-dir={self.state}", listen=f"127.0.0.1:{port}")
         self.assertEqual(json.loads(self.verb(ann, "token", "whoami"))["user"], "ann")
 
+    def test_a_restored_journal_takes_revoked_tokens_unless_it_has_the_audit(self):
+        path, token_id = self.token("ann", "submit")
+        self.token("bob", "submit")
+        code, out, err = self.run_program("coordinator", "backup", "copy.db", f"--state-dir={self.state}")
+        self.assertEqual(code, 0, out + err)
+        self.verb(None, "token", "revoke", token_id)
+        self.verb(path, "list", code=5)
+        self.coordinator.terminate()
+        self.coordinator.wait()
+        audit = os.path.join(self.state, "audit.jsonl")
+        with open(audit, encoding="utf-8") as file:
+            self.write("cut.jsonl", file.read()[:-3])
+        code, _, err = self.run_program("coordinator", "restore", "copy.db", "--state-dir=none", "--audit=cut.jsonl")
+        self.assertEqual(code, 1, err)
+        self.assertRegex(err, "line [0-9]+ of cut.jsonl is none of an audit")
+        for place, flags, said, code in (
+                ("forgets", [], "revoked since the backup are taken again.*audit.jsonl", 0),
+                ("knows", [f"--audit={audit}"], "left out 1 token that the audit", 5)):
+            got, out, err = self.run_program("coordinator", "restore", "copy.db", f"--state-dir={place}", *flags)
+            self.assertEqual(got, 0, out + err)
+            self.assertRegex(err, said)
+            shutil.copy(os.path.join(self.state, "token"), os.path.join(self.dir, place))
+            coordinator, self.address = self.start_coordinator(f"--state-dir={place}", listen="127.0.0.1:0")
+            self.verb(path, "list", code=code)
+            self.verb(os.path.join(self.dir, "token-of-bob"), "list")
+            coordinator.terminate()
+            coordinator.wait()
+
 
 class Secrets(Nodes):
     """A job's secrets reach its workers, and nothing that is shown or kept beside the coordinator's journal."""
