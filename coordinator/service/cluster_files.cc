@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/service/cluster_files.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <limits.h>
@@ -110,10 +111,10 @@ absl::StatusOr<Callers> RenewCallers(const std::string& folder, InitOptions::Rot
 }
 
 // Begins or ends the replacement of the coordinator's authority. What signs and what tokens carry
-// afterwards: `signer` and `trusted` (PEM). `next`: the authority that is to follow then.
-absl::Status Rotate(const std::string& folder, InitOptions::Rotation rotation, absl::Time now,
-                    Certified& signer, std::string& trusted, std::optional<Certified>& next) {
-  LS_ASSIGN_OR_RETURN(next, ReadNextAuthority(folder));
+// afterwards: `signer` and `trusted` (PEM). `next`: the authority that is to follow, before and
+// afterwards.
+absl::Status Rotate(InitOptions::Rotation rotation, absl::Time now, Certified& signer,
+                    std::string& trusted, std::optional<Certified>& next) {
   trusted = signer.certificate;
   if (rotation == InitOptions::Rotation::kFinish) {
     if (!next.has_value()) {
@@ -134,6 +135,13 @@ absl::Status Rotate(const std::string& folder, InitOptions::Rotation rotation, a
   }
   if (next.has_value()) trusted += next->certificate;
   return absl::OkStatus();
+}
+
+// One that was to follow an authority that is gone is nobody's successor, and may be as lost as it.
+absl::Status ForgetNextAuthority(const std::string& folder) {
+  const std::string file = NextAuthorityFile(folder);
+  if (::unlink(file.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("cannot remove ", file));
 }
 
 // The one that followed is the authority now.
@@ -175,6 +183,17 @@ absl::Status AddTokens(const std::string& file, const std::vector<std::string>& 
   }
   if (tokens == before) return absl::OkStatus();
   return files.Add(file, "token file", absl::StrCat(absl::StrJoin(tokens, "\n"), "\n"));
+}
+
+// A colon is one of an IPv6 address. What else is wrong with a name is found when it is certified.
+absl::Status CheckHost(const std::string& host) {
+  in6_addr address;
+  if (!absl::StrContains(host, ':') || ::inet_pton(AF_INET6, host.c_str(), &address) == 1) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", host, "' is neither a host's name nor a numeric address: give it without ",
+                   "the port, and one of IPv6 without brackets"));
 }
 
 void AddOnce(const std::string& name, std::vector<std::string>& names) {
@@ -227,8 +246,12 @@ absl::StatusOr<InitResult> InitCluster(const std::string& folder, const InitOpti
                       ReadOrMakeAuthority(folder, token, now, files, result.new_cluster));
   std::string trusted;
   std::optional<Certified> next;
-  LS_RETURN_IF_ERROR(Rotate(folder, options.rotation, now, authority, trusted, next));
+  if (!result.new_cluster) {
+    LS_ASSIGN_OR_RETURN(next, ReadNextAuthority(folder));
+  }
+  LS_RETURN_IF_ERROR(Rotate(options.rotation, now, authority, trusted, next));
   result.rotating = next.has_value();
+  for (const std::string& host : options.hosts) LS_RETURN_IF_ERROR(CheckHost(host));
   result.names = options.hosts;
   if (result.names.empty() && before.has_value()) {
     LS_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(before->certificate));
@@ -251,6 +274,7 @@ absl::StatusOr<InitResult> InitCluster(const std::string& folder, const InitOpti
     LS_RETURN_IF_ERROR(
         AddCertified(NextAuthorityFile(folder), "next authority's file", *next, files));
   }
+  if (result.new_cluster) LS_RETURN_IF_ERROR(ForgetNextAuthority(folder));
   LS_RETURN_IF_ERROR(files.PutInPlace());
   if (options.rotation == InitOptions::Rotation::kFinish) {
     LS_RETURN_IF_ERROR(ReplaceAuthority(folder));

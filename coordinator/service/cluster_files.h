@@ -7,7 +7,8 @@
 //                  certificate; below it those of former ones, while they are taken, too
 //   token          what nodes and users show (client/token.h)
 // While the authorities are being replaced there is next-authority.pem, too, which tokens carry
-// beside the one so far and which becomes authority.pem in the end.
+// beside the one so far and which becomes authority.pem in the end. It goes when there is no
+// authority.pem that it could follow.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_CLUSTER_FILES_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_CLUSTER_FILES_H_

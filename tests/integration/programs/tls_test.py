@@ -108,7 +108,7 @@ class Init(TlsTest):
 
     def test_wrong_use(self):
         for arguments, word in ((["--hosts=a"], "unknown flag"), (["x"], "unexpected"), (["--host"], "needs a value"),
-                                (["--host=a b"], "neither a host's name")):
+                                (["--host=a b"], "neither a host's name"), (["--host=10.0.0.1:7070"], "without the port")):
             code, _, err = self.run_program("coordinator", "init", f"--state-dir={self.state}", *arguments)
             self.assertEqual(code, 2, err)
             self.assertIn(word, err)

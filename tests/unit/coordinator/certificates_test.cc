@@ -399,6 +399,33 @@ TEST_F(ClusterFilesTest, AuthoritiesAreReplacedInTwoSteps) {
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/next-authority.pem"));
 }
 
+TEST_F(ClusterFilesTest, ANewClusterDoesNotGoOnWithTheRotationOfTheOneBefore) {
+  using Rotation = InitOptions::Rotation;
+  ASSERT_TRUE(InitCluster(folder_, {.hosts = {"10.0.0.1"}}, kNow).ok());
+  ASSERT_TRUE(InitCluster(folder_, {.rotation = Rotation::kBegin}, kNow).ok());
+  ASSERT_TRUE(std::filesystem::exists(folder_ + "/next-authority.pem"));
+  for (const char* lost : {"authority.pem", "callers.pem", "server.pem", "token"}) {
+    std::filesystem::remove(absl::StrCat(folder_, "/", lost));
+  }
+  const auto made = InitCluster(folder_, {.hosts = {"10.0.0.1"}}, kNow);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_TRUE(made->new_cluster);
+  EXPECT_FALSE(made->rotating);
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/next-authority.pem"));
+  EXPECT_EQ(CertificatesIn(ParseToken(*ReadToken(folder_ + "/token"))->authority)->size(), 1u);
+  EXPECT_FALSE(InitCluster(folder_, {.rotation = Rotation::kFinish}, kNow).ok());
+  EXPECT_TRUE(InitCluster(folder_, {.rotation = Rotation::kBegin}, kNow).ok());
+}
+
+TEST_F(ClusterFilesTest, AHostIsNamedWithoutItsPort) {
+  for (const char* host : {"10.0.0.1:7070", "head:7070", "[::1]:7070", ":"}) {
+    const absl::Status status = InitCluster(folder_, {.hosts = {host}}, kNow).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << host;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("without the port")) << host;
+  }
+  EXPECT_TRUE(InitCluster(folder_, {.hosts = {"fd00::7"}}, kNow).ok());
+}
+
 TEST_F(ClusterFilesTest, ATokenIsMadeWithWhatTheFolderHasNow) {
   ASSERT_TRUE(InitCluster(folder_, {}, kNow).ok());
   const TokenIssuer issuer(folder_, folder_ + "/token");
