@@ -48,7 +48,7 @@ std::vector<JobEvent> WhereItStands(const State& state, const Job& job, const Jo
   if (!job.slots.empty() && !IsPrivate(state, job)) {
     events.emplace_back().set_notice(
         absl::StrCat("the coordinator was started again and goes on from its journal; what the ",
-                     "workers printed before is in ", job.run_dir, "/logs"));
+                     "workers printed before is in its log files: launcher fetch --logs ", job.id));
   }
   *events.emplace_back().mutable_state() = status;
   for (JobEvent& event : events) *event.mutable_time() = ToProto(now);

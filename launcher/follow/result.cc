@@ -102,7 +102,7 @@ std::string ResultJson(const JobStatus& status) {
          "\n";
 }
 
-std::string ResultSummary(const JobStatus& told, const std::string& of_logs) {
+std::string ResultSummary(const JobStatus& told, const std::string& logs) {
   const JobStatus status = Printed(told);
   const JobResult& result = status.result();
   std::string text =
@@ -147,7 +147,9 @@ std::string ResultSummary(const JobStatus& told, const std::string& of_logs) {
   }
   if (!result.model_path().empty()) line("model", result.model_path());
   if (!result.model_sha256().empty()) line("sha256", result.model_sha256());
-  if (!status.run_dir().empty()) line("logs", absl::StrCat(status.run_dir(), "/logs", of_logs));
+  if (!status.run_dir().empty()) {
+    line("logs", logs.empty() ? absl::StrCat(status.run_dir(), "/logs") : logs);
+  }
   return text;
 }
 

@@ -15,8 +15,9 @@ namespace lockstep::launcher {
 std::string ResultJson(const JobStatus& status);
 
 // A few lines: how it ended, accuracy, time and speed, memory by rank, where log and model lie.
-// `of_logs` is said after the path of the logs.
-std::string ResultSummary(const JobStatus& told, const std::string& of_logs = "");
+// `logs`: what is said of them where they are not in the run's folder here, such as the command
+// that brings them.
+std::string ResultSummary(const JobStatus& told, const std::string& logs = "");
 
 // A failure: the first failed rank, its last lines, its victims.
 std::string FaultText(const Fault& told);

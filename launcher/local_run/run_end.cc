@@ -33,7 +33,9 @@ std::string ResultText(const JobStatus& status, const RunRecord& record) {
   std::error_code none;
   const bool logs = std::filesystem::exists(status.run_dir() + "/logs", none);
   std::string result =
-      record.json ? ResultJson(status) : ResultSummary(status, logs ? "" : " (not on this host)");
+      record.json
+          ? ResultJson(status)
+          : ResultSummary(status, logs ? "" : status.run_dir() + "/logs (not on this host)");
   if (!record.faults.empty()) {
     AddSuffered(ReadSuffered(status.run_dir(), status.job_id(), record.faults, record.refused),
                 record.json, &result);

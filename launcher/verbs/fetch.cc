@@ -158,6 +158,12 @@ void DropEqual(const fs::path& folder, const fs::path& earlier,
 
 }  // namespace
 
+std::string FetchCommand(const JobStatus& status, const std::string& flags) {
+  std::error_code error;
+  if (status.run_dir().empty() || fs::exists(status.run_dir(), error)) return "";
+  return absl::StrCat("launcher fetch", flags, " ", Printable(status.job_id()));
+}
+
 absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const FetchWish& wish) {
   FindFilesRequest request;
   request.set_job_id(wish.job);

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/client/files.h"
+#include "proto/coordinator.pb.h"
 
 namespace lockstep::launcher {
 
@@ -40,6 +41,12 @@ std::string FetchJson(const FetchedFiles& fetched);
 // Blocks. Errors: NotFound (the job; it has no such files); Unavailable (nothing could be fetched,
 // with why); Cancelled by the client's Stop; those of writing.
 absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const FetchWish& wish);
+
+// Returns the command that brings the files of a submitted job's run here, "launcher fetch JOB";
+// `flags`: those that name the coordinator, with a blank before each. Empty: the run's folder is
+// below this process's already, or the job's user is another one, who alone knows it. Where it is
+// on its nodes each agent's user may have said (--runs-dir). Blocks for the file system.
+std::string FetchCommand(const JobStatus& status, const std::string& flags);
 
 }  // namespace lockstep::launcher
 

@@ -85,9 +85,11 @@ int FollowSubmitted(const SubmitArgs& args, const coordinator::ClientOptions& co
   });
   const absl::StatusOr<JobStatus> ended = FollowToEnd(client, job_id, &renderer, kReconnectFor);
   if (ended.ok()) {
-    const int code = renderer.Finish(
-        args.common.output == Output::kJson ? ResultJson(*ended) : ResultSummary(*ended),
-        ExitCodeOfJob(*ended));
+    const int code =
+        renderer.Finish(args.common.output == Output::kJson
+                            ? ResultJson(*ended)
+                            : ResultSummary(*ended, FetchCommand(*ended, args.coordinator.flags)),
+                        ExitCodeOfJob(*ended));
     return BringModel(args, files.get(), stopped, *ended, code);
   }
   renderer.Finish("", kExitOk);
@@ -356,8 +358,10 @@ int RunVerb(const DescribeArgs& args) {
   request.set_job_id(args.job);
   const auto response = (*client)->DescribeJob(request, kReplyTimeout);
   if (!response.ok()) return Complain(response.status());
-  std::cout << (args.common.output == Output::kJson ? DescribeJson(*response)
-                                                    : DescribeText(*response));
+  std::cout << (args.common.output == Output::kJson
+                    ? DescribeJson(*response)
+                    : DescribeText(*response,
+                                   FetchCommand(response->status(), args.coordinator.flags)));
   return kExitOk;
 }
 

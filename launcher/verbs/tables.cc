@@ -205,7 +205,7 @@ std::string FaultsText(const DescribeJobResponse& response) {
 
 }  // namespace
 
-std::string DescribeText(const DescribeJobResponse& response) {
+std::string DescribeText(const DescribeJobResponse& response, const std::string& fetch) {
   const DescribeJobResponse shown = Printed(response);
   const JobStatus& job = shown.status();
   std::string text = absl::StrFormat(
@@ -213,7 +213,7 @@ std::string DescribeText(const DescribeJobResponse& response) {
       "workers     %d of %d\ngeneration  %d\nrestarts    %d\nstep        %s\nfolder      %s\n",
       job.job_id(), job.name(), JobState_Name(job.state()), job.reason(), job.user(), job.workers(),
       job.wanted_workers(), job.generation(), job.restarts(), StepText(job.progress()),
-      job.run_dir());
+      fetch.empty() ? job.run_dir() : fetch);
   absl::StrAppend(&text, QueueText(job), StampLines(job));
   if (response.has_goodput()) {
     absl::StrAppendFormat(&text, "goodput     %.1f %% of its time it trained\n",
@@ -236,7 +236,7 @@ std::string DescribeText(const DescribeJobResponse& response) {
     absl::StrAppend(&text, AlignedTable(rows));
   }
   absl::StrAppend(&text, FaultsText(shown));
-  if (job.has_result()) absl::StrAppend(&text, ResultSummary(job));
+  if (job.has_result()) absl::StrAppend(&text, ResultSummary(job, fetch));
   return text;
 }
 

@@ -24,8 +24,9 @@ std::string NodesTable(const GetClusterResponse& response);
 std::string NodesJson(const GetClusterResponse& response);
 std::string NodeJson(const NodeStatus& node);
 
-// `launcher describe`.
-std::string DescribeText(const DescribeJobResponse& response);
+// `launcher describe`. `fetch`: the command that brings the run's files here; empty: its folder is
+// here.
+std::string DescribeText(const DescribeJobResponse& response, const std::string& fetch = "");
 std::string DescribeJson(const DescribeJobResponse& response);
 
 // `launcher usage`.

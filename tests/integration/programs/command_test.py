@@ -287,13 +287,13 @@ class CommandOnNodes(nodes.Nodes):
         self.assertEqual(status["state"], "CANCELLED", status)
         self.assertEqual(int(status["restarts"]), 1, status)
         self.assertIsNone(self.describe(job)["goodput"], "of what a command does nothing is known")
-        # What it printed went with the coordinator; `logs` says where it is, also after the job's end.
+        # What it printed went with the coordinator; `logs` says how to have it, also after the job's end.
         self.coordinator.kill()
         self.coordinator.wait()
         self.coordinator, _ = self.start_coordinator(f"--state-dir={self.journal}")
         code, out, err = self.launch("logs", f"--coordinator={self.address}", job)
         self.assertEqual((code, out), (0, ""), err)
-        self.assertIn(f"what the workers printed before is in {status['run_dir']}/logs", err)
+        self.assertIn(f"what the workers printed before is in its log files: launcher fetch --logs {job}", err)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import signal
 import unittest
 
@@ -27,6 +28,25 @@ class Daemon(harness.ProgramTest):
         code, out, err = self.launch("list", f"--coordinator={address}", "-o", "json")
         self.assertEqual(code, 0, err)
         self.assertIn("SUCCEEDED", out)
+
+    def test_what_is_said_of_a_runs_folder_holds_where_the_node_has_its_own(self):
+        _, address = self.start_coordinator()
+        self.start("launcher", "join", f"--coordinator={address}", "--slots=1", "--runs-dir=elsewhere")
+        path = self.write("job.yaml", harness.synthetic_job(name="kept", nproc=1, shards=1, steps=5))
+        code, out, err = self.launch("submit", f"--coordinator={address}", path)
+        self.assertEqual(code, 0, err)
+        said = re.search(r"^  logs +launcher (fetch .*)$", out + err, re.M)
+        self.assertTrue(said, out + err)
+        job = said.group(1).split()[-1]
+        code, out, _ = self.launch("describe", f"--coordinator={address}", job)
+        self.assertIn(f"\nfolder      launcher {said.group(1)}\n", out)
+        self.assertEqual(os.listdir(os.path.join(self.dir, "elsewhere")), [f"kept-{job}"])
+        code, out, err = self.launch(*said.group(1).split())
+        self.assertEqual(code, 0, err)
+        # From then on the folder is here.
+        code, out, _ = self.launch("describe", f"--coordinator={address}", job)
+        self.assertIn(f"\nfolder      runs/kept-{job}\n", out)
+        self.assertTrue(os.path.exists(os.path.join(self.dir, re.search(r"logs +(runs/\S+)", out).group(1), "0.log")))
 
     def test_a_job_waits_for_a_node_and_says_why(self):
         _, address = self.start_coordinator()

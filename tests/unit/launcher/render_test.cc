@@ -276,8 +276,8 @@ TEST(ResultTest, Summary) {
             "  model      runs/mlp-1/model/model.safetensors\n"
             "  sha256     ab\n"
             "  logs       runs/mlp-1/logs\n");
-  EXPECT_THAT(ResultSummary(AStatus(), " (not on this host)"),
-              HasSubstr("  logs       runs/mlp-1/logs (not on this host)\n"));
+  EXPECT_THAT(ResultSummary(AStatus(), "launcher fetch mlp-1"),
+              HasSubstr("\n  logs       launcher fetch mlp-1\n"));
   JobStatus alone = AStatus();
   alone.mutable_result()->set_workers(1);
   EXPECT_THAT(ResultSummary(alone), HasSubstr("1,175 steps, 5 epochs, 1 worker\n"));
@@ -335,6 +335,11 @@ TEST(TablesTest, AJobThatStandsOrIsSlowedDownSaysSo) {
   const std::string well = DescribeText(response);
   EXPECT_THAT(well, testing::Not(testing::HasSubstr("stands")));
   EXPECT_THAT(well, testing::Not(testing::HasSubstr("slowed by")));
+  job.set_run_dir("runs/x-j");
+  EXPECT_THAT(DescribeText(response), testing::HasSubstr("\nfolder      runs/x-j\n"));
+  EXPECT_THAT(DescribeText(response, "launcher fetch j"),
+              testing::HasSubstr("\nfolder      launcher fetch j\n"));
+  job.clear_run_dir();
   job.set_stall("barrier 2: rank 0 waits 1.2 s; rank 1 computes");
   job.set_straggler("rank 1 is the last at 96 of the last 100 reductions");
   EXPECT_EQ(DescribeText(response),
