@@ -190,8 +190,10 @@ void Outbox::AnswerLate(absl::Time now, Outgoing& out) {
   for (Batch* const batch : {&writing_, &queued_}) {
     for (const int64_t ticket : std::exchange(batch->shown, {})) {
       Refuse(ticket,
-             absl::DeadlineExceededError(absl::StrCat(
-                 "the disk of the journal has not answered for ", DurationText(waited))),
+             trouble_.ok()
+                 ? absl::DeadlineExceededError(absl::StrCat(
+                       "the disk of the journal has not answered for ", DurationText(waited)))
+                 : NoRoom(trouble_),
              out);
     }
   }

@@ -387,6 +387,18 @@ TEST_F(OutboxShowsTest, WhatWaitsToBeSettledIsWaitedForToo) {
   EXPECT_EQ(answers_.count(2), 0u);
 }
 
+TEST_F(OutboxShowsTest, ADiskThatIsFullForLongIsNoneThatDoesNotAnswer) {
+  FailJob();
+  Written(kFull);
+  for (int i = 0; i < 100; ++i) {
+    Pass(Outbox::kRetry);
+    Written(kFull);
+  }
+  Look(2);
+  EXPECT_EQ(Answered(2).code(), absl::StatusCode::kResourceExhausted) << Answered(2);
+  EXPECT_THAT(std::string(Answered(2).message()), HasSubstr("disk is full"));
+}
+
 TEST_F(OutboxShowsTest, AFullDiskIsNamedToWhoLooks) {
   FailJob();
   Look(2);
