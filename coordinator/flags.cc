@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "common/protocol_version.h"
 #include "common/status.h"
+#include "coordinator/service/listener.h"
 #include "job/meaning/units.h"
 
 namespace lockstep::coordinator {
@@ -163,6 +164,12 @@ absl::Status SetText(absl::string_view value, std::string& text) {
   return absl::OkStatus();
 }
 
+// Empty: as without the flag.
+absl::Status SetListen(absl::string_view value, std::string& address) {
+  if (!value.empty()) LS_RETURN_IF_ERROR(Annotate(CheckListenForm(value), "--listen"));
+  return SetText(value, address);
+}
+
 absl::Status TurnOn(bool& flag) {
   flag = true;
   return absl::OkStatus();
@@ -181,7 +188,7 @@ struct Flag {
 };
 
 constexpr Flag kFlags[] = {
-    {"listen", Takes::kValue, [](Value v, Flags& f) { return SetText(v, f.server.listen); }},
+    {"listen", Takes::kValue, [](Value v, Flags& f) { return SetListen(v, f.server.listen); }},
     {"plaintext", Takes::kNothing, [](Value, Flags& f) { return TurnOn(f.server.plaintext); }},
     {"token-file", Takes::kValue, [](Value v, Flags& f) { return SetText(v, f.token_file); }},
     {"local-users", Takes::kNothing, [](Value, Flags& f) { return TurnOn(f.server.local_users); }},

@@ -69,8 +69,8 @@ sockaddr_un UnixName(absl::string_view path) {
 }
 
 absl::Status InUse(absl::string_view address) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("'", address, "' is in use: another coordinator listens there"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "'", address, "' is in use: another program listens there, perhaps a coordinator"));
 }
 
 // Whatever the cause, another address or permission is what helps.
@@ -94,7 +94,7 @@ bool SomebodyListens(const sockaddr_un& name) {
 
 }  // namespace
 
-absl::Status CheckListenAddress(absl::string_view address, bool reachable) {
+absl::Status CheckListenForm(absl::string_view address) {
   absl::string_view name = address;
   if (absl::ConsumePrefix(&name, "unix:") || absl::ConsumePrefix(&name, "unix-abstract:")) {
     if (name.empty() || name.size() >= sizeof(sockaddr_un::sun_path)) {
@@ -102,6 +102,14 @@ absl::Status CheckListenAddress(absl::string_view address, bool reachable) {
                                                      sizeof(sockaddr_un::sun_path) - 1,
                                                      " characters"));
     }
+    return absl::OkStatus();
+  }
+  return ParseTcp(address).status();
+}
+
+absl::Status CheckListenAddress(absl::string_view address, bool reachable) {
+  LS_RETURN_IF_ERROR(CheckListenForm(address));
+  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:")) {
     return absl::OkStatus();
   }
   LS_ASSIGN_OR_RETURN(const TcpAddress tcp, ParseTcp(address));

@@ -21,6 +21,10 @@
 
 namespace lockstep::coordinator {
 
+// Checks how an address is written; whether this machine has it is found by Listener::Bind. Errors:
+// InvalidArgument.
+absl::Status CheckListenForm(absl::string_view address);
+
 // Errors: InvalidArgument (not an address), FailedPrecondition (other machines can reach it, and
 // `reachable` does not allow that: there are no certificates, and no --plaintext).
 absl::Status CheckListenAddress(absl::string_view address, bool reachable = false);

@@ -189,7 +189,14 @@ class BadInput(harness.ProgramTest):
             code, out, err = self.run_program("coordinator", f"--listen=127.0.0.1:{port}", seconds=10)
         self.assertEqual(code, 1)
         self.assertIn(str(port), err)
-        self.assertIn("in use", err)
+        self.assertIn("in use: another program listens there", err)
+
+    def test_an_address_that_is_none_is_wrong_use(self):
+        """systemd starts it again after other ends."""
+        for address in (":7070", "0.0.0.0", "127.0.0.1:99999"):
+            code, _, err = self.run_program("coordinator", "--listen", address, seconds=10)
+            self.assertEqual(code, 2, err)
+            self.assertIn(f"'{address}' is not", err)
 
     def test_a_socket_in_no_folder(self):
         code, out, err = self.run_program("coordinator", "--listen=unix:/nowhere/at/all/socket", seconds=10)
