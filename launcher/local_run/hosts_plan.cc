@@ -13,6 +13,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "common/random_hex.h"
 #include "common/status.h"
 #include "google/protobuf/util/time_util.h"
@@ -60,6 +62,19 @@ bool IsThisHost(const HostSlots& host) {
                      [&](const InterfaceAddress& address) { return address.address == host.host; });
 }
 
+// Returns whether a shell finds a program of this name.
+bool IsProgram(const std::string& name) {
+  if (absl::StrContains(name, '/')) return ::access(name.c_str(), X_OK) == 0;
+  const char* const path = std::getenv("PATH");
+  for (const absl::string_view folder :
+       absl::StrSplit(path == nullptr ? "/bin:/usr/bin" : path, ':')) {
+    if (::access(absl::StrCat(folder.empty() ? "." : folder, "/", name).c_str(), X_OK) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 std::string PortOf(const std::string& address) { return address.substr(address.rfind(':')); }
 
 }  // namespace
@@ -73,8 +88,15 @@ absl::StatusOr<HostsPlan> PlanHosts(const HostsArgs& args) {
   HostsPlan plan;
   LS_ASSIGN_OR_RETURN(plan.hosts, NamedHosts(args));
   const char* const variable = std::getenv("LOCKSTEP_SSH");
-  const std::string command = !args.ssh.empty() ? args.ssh : variable != nullptr ? variable : "ssh";
-  plan.enter = EnterCommand(command.empty() ? "ssh" : command);
+  plan.command = !args.ssh.empty() ? args.ssh : variable != nullptr ? variable : "";
+  if (plan.command.empty()) plan.command = "ssh";
+  plan.enter = EnterCommand(plan.command);
+  if (plan.enter.empty() || !IsProgram(plan.enter[0])) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this host has no program '", plan.enter.empty() ? "" : plan.enter[0],
+                     "', which hosts are to be entered with: install it, or name another command ",
+                     "(--ssh, LOCKSTEP_SSH)"));
+  }
   plan.launcher = args.launcher.empty() ? OwnProgram() : args.launcher;
   plan.listen = args.endpoint;
   plan.plaintext = args.plaintext;

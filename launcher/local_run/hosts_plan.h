@@ -21,6 +21,7 @@ namespace lockstep::launcher {
 
 struct HostsPlan {
   std::vector<HostSlots> hosts;
+  std::string command;             // that enters hosts, as it was given: "ssh -p 2222"
   std::vector<std::string> enter;  // the words before a host and a command
   std::string launcher;            // on the hosts
   std::string listen;              // where the coordinator is to; its port may be 0
@@ -30,8 +31,8 @@ struct HostsPlan {
   bool plaintext = false;
 };
 
-// Errors: InvalidArgument (the host file), FailedPrecondition (it cannot be read; no address of
-// this host can be reached from another one).
+// Errors: InvalidArgument (the host file), FailedPrecondition (it cannot be read; this host has no
+// program to enter others with, or no address that can be reached from another one).
 absl::StatusOr<HostsPlan> PlanHosts(const HostsArgs& args);
 
 // The hosts that the flags, or the file that they name, name. Errors: as PlanHosts, of the file.

@@ -55,9 +55,16 @@ bool ReadLines(int fd, LineSplitter* splitter, std::vector<std::string>* lines) 
   return true;
 }
 
+// Returns whether a command, such as "ssh -p 2222", is ssh itself.
+bool IsSsh(const std::string& command) {
+  const std::vector<std::string> words = absl::StrSplit(command, ' ', absl::SkipEmpty());
+  return !words.empty() && (words[0] == "ssh" || absl::EndsWith(words[0], "/ssh"));
+}
+
 }  // namespace
 
-absl::Status WhyNoPart(const std::string& host, const std::string& launcher, const RemoteEnd& end) {
+absl::Status WhyNoPart(const std::string& host, const std::string& command,
+                       const std::string& launcher, const RemoteEnd& end) {
   const std::string said = end.last_line.empty() ? "" : absl::StrCat(": ", end.last_line);
   if (end.signal != 0) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -66,7 +73,8 @@ absl::Status WhyNoPart(const std::string& host, const std::string& launcher, con
   switch (end.code) {
     case kSshFailed:
       return absl::FailedPreconditionError(absl::StrCat(
-          "host ", host, " cannot be entered", said, "; 'ssh -o BatchMode=yes ", host,
+          "host ", host, " cannot be entered", said, "; '", command,
+          IsSsh(command) ? " -o BatchMode=yes " : " ", host,
           " true' has to work without a question (a key in ssh-agent, the host in known_hosts)"));
     case kNotFound:
     case kNotExecutable:
@@ -85,8 +93,7 @@ absl::Status WhyNoPart(const std::string& host, const std::string& launcher, con
 
 std::vector<std::string> EnterCommand(const std::string& command) {
   std::vector<std::string> words = absl::StrSplit(command, ' ', absl::SkipEmpty());
-  const absl::string_view program = words.empty() ? absl::string_view() : words[0];
-  if (program != "ssh" && !absl::EndsWith(program, "/ssh")) return words;
+  if (!IsSsh(command)) return words;
   for (const char* option :
        {"BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=5", "ServerAliveCountMax=4"}) {
     words.insert(words.end(), {"-o", option});

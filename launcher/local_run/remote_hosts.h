@@ -26,8 +26,9 @@ struct RemoteEnd {
 };
 
 // Why a host takes no part in the run, and what to do: what ssh, its shell or its launcher at
-// `launcher` said before the agent was there. FailedPrecondition.
-absl::Status WhyNoPart(const std::string& host, const std::string& launcher, const RemoteEnd& end);
+// `launcher` said before the agent was there. `command`: that enters hosts. FailedPrecondition.
+absl::Status WhyNoPart(const std::string& host, const std::string& command,
+                       const std::string& launcher, const RemoteEnd& end);
 
 // The words of a command that enters hosts, such as "ssh -p 2222", with the options that a run
 // needs when it is ssh: it asks nothing, and notices a host that is gone.

@@ -270,7 +270,8 @@ void LocalRun::OnHostEnded(size_t number, const RemoteEnd& end) {
     request.set_kill(true);
     slots_left_ -= slots_[number];
     if (!end.was_ready) {
-      host_failure_ = std::string(WhyNoPart(host.host, plan_->launcher, end).message());
+      host_failure_ =
+          std::string(WhyNoPart(host.host, plan_->command, plan_->launcher, end).message());
     } else if (slots_left_ < least_slots_) {
       host_failure_ =
           absl::StrCat("host ", host.host, " has left the run, and the others have ", slots_left_,

@@ -122,8 +122,9 @@ class SshHosts(HostsTest):
         false = self.write("old-launcher", "#!/bin/sh\necho \"error: 'guest' is neither a verb nor a .yaml file\" >&2\nexit 2\n")
         os.chmod(false, 0o755)
         for hosts, more, why in (
-                ("h1,nowhere", (), r"host nowhere cannot be entered: .*Could not resolve hostname nowhere.*BatchMode=yes"),
+                ("h1,nowhere", (), r"host nowhere cannot be entered: .*Could not resolve hostname nowhere.*/enter nowhere true' has to work"),
                 ("h1,locked", (), r"host locked cannot be entered: Permission denied \(publickey\)"),
+                ("h1,h2", ("--ssh=./no/such/ssh -p 2",), r"this host has no program './no/such/ssh', which hosts are to be"),
                 ("h1,h2", ("--launcher=/no/such/launcher",), r"has no launcher that can be run at /no/such/launcher"),
                 ("h1,h2", (f"--launcher={false}",), r"is no launcher of this version: error: 'guest' is neither")):
             with self.subTest(hosts=hosts, more=more):

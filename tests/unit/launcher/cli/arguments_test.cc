@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/cli/exit_codes.h"
+#include "launcher/local_run/hosts_plan.h"
 #include "launcher/local_run/ordered_guest.h"
 #include "launcher/local_run/remote_hosts.h"
 
@@ -23,6 +24,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 using Words = std::vector<std::string>;
 
@@ -99,10 +101,26 @@ TEST(Arguments, HostFiles) {
               HasSubstr("hosts names no host"));
 }
 
+TEST(RemoteHosts, WhatEntersThemHasToBeHere) {
+  HostsArgs args;
+  args.hosts = {HostSlots{"b", 1}};
+  for (const char* missing : {"./no/such/ssh", "no-such-ssh -p 22", " "}) {
+    args.ssh = missing;
+    const absl::Status status = PlanHosts(args).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << missing;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("this host has no program '")) << missing;
+  }
+  args.ssh = "sh -c";
+  const absl::StatusOr<HostsPlan> plan = PlanHosts(args);
+  if (plan.ok()) EXPECT_EQ(plan->command, "sh -c");
+  EXPECT_THAT(std::string(plan.status().message()), Not(HasSubstr("no program")));
+}
+
 TEST(RemoteHosts, WhatIsWrongWithAHostIsSaid) {
-  const auto why = [](int code, const std::string& line) {
+  std::string command = "ssh";
+  const auto why = [&command](int code, const std::string& line) {
     return std::string(
-        WhyNoPart("b", "/opt/launcher", {.code = code, .last_line = line}).message());
+        WhyNoPart("b", command, "/opt/launcher", {.code = code, .last_line = line}).message());
   };
   EXPECT_THAT(why(255, "Permission denied (publickey)."),
               AllOf(HasSubstr("host b cannot be entered: Permission denied (publickey)."),
@@ -110,6 +128,10 @@ TEST(RemoteHosts, WhatIsWrongWithAHostIsSaid) {
   EXPECT_THAT(why(127, ""), HasSubstr("host b has no launcher that can be run at /opt/launcher;"));
   EXPECT_THAT(why(2, "error: x"), HasSubstr("no launcher of this version: error: x;"));
   EXPECT_THAT(why(5, "no folder"), HasSubstr("host b takes no part: no folder (exit code 5)"));
+  command = "/usr/bin/ssh -p 22";
+  EXPECT_THAT(why(255, ""), HasSubstr("'/usr/bin/ssh -p 22 -o BatchMode=yes b true'"));
+  command = "./enter";
+  EXPECT_THAT(why(255, ""), HasSubstr("'./enter b true'"));
   EXPECT_THAT(EnterCommand("/usr/bin/ssh -p 22"),
               AllOf(Contains("BatchMode=yes"), Contains("-p"), Contains("ServerAliveInterval=5")));
   EXPECT_THAT(EnterCommand("enter  it"), ElementsAre("enter", "it"));
