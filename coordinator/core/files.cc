@@ -8,6 +8,7 @@
 #include "coordinator/core/context.h"
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/questions.h"
+#include "coordinator/core/trained.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -32,6 +33,7 @@ FileNode NodeOf(const State& state, const std::string& node_id, const std::strin
 }  // namespace
 
 void NoteLeft(const Worker& worker, Job& job) {
+  KeepTraining(job);
   if (worker.pid != 0 && !worker.node_id.empty()) job.left_nodes.insert(worker.node_id);
 }
 

@@ -21,6 +21,7 @@
 #include "coordinator/core/queue_view.h"
 #include "coordinator/core/reachability.h"
 #include "coordinator/core/standby.h"
+#include "coordinator/core/trained.h"
 #include "job/meaning/defaults.h"
 
 namespace lockstep::coordinator {
@@ -137,6 +138,7 @@ void FillResult(const Job& job, JobResult& result) {
     result.set_train_seconds(job.progress.train_seconds());
     result.set_samples_per_second(job.progress.samples_per_second());
   }
+  result.set_train_seconds(std::max(result.train_seconds(), TrainedSeconds(job)));
   if (!result.has_eval() && job.eval) *result.mutable_eval() = *job.eval;
 }
 

@@ -40,6 +40,7 @@ void FillIn(const Worker& worker, WorkerRecord& record) {
   record.set_end_unknown(worker.end_unknown);
   record.set_other_data(worker.other_data);
   record.set_other_build(worker.other_build);
+  record.set_trained_before(worker.trained_before.value_or(0));
   *record.mutable_allocation() = worker.allocation;
 }
 
@@ -108,6 +109,7 @@ void FromRecord(const WorkerRecord& record, Worker& worker, absl::Time now) {
   worker.end_unknown = record.end_unknown();
   worker.other_data = record.other_data();
   worker.other_build = record.other_build();
+  if (record.heard()) worker.trained_before = record.trained_before();
   worker.since = now;
   if (worker.dead() || worker.failed || worker.verdict_serial != 0) worker.failed_at = now;
 }
@@ -257,6 +259,7 @@ JobRecord ToRecord(const Job& job) {
     excluded.set_other_data(exclusion.other_data);
   }
   for (const std::string& node_id : job.left_nodes) record.add_left_nodes(node_id);
+  record.set_trained_seconds(job.trained_seconds);
   record.set_timed_out(job.timed_out);
   record.set_pauses(job.starts_again_at != absl::InfinitePast());
   if (job.checkpoint) *record.mutable_checkpoint() = *job.checkpoint;
@@ -332,6 +335,7 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
     job.excluded[excluded.node_id()] = {excluded.reason(), excluded.times(), now,
                                         excluded.other_data()};
   }
+  job.trained_seconds = record.trained_seconds();
   job.timed_out = record.timed_out();
   if (record.pauses()) job.starts_again_at = now;
   if (record.has_checkpoint()) job.checkpoint = record.checkpoint();

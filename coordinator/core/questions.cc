@@ -16,6 +16,7 @@
 #include "coordinator/core/handover.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/trained.h"
 #include "coordinator/core/waiting.h"
 
 namespace lockstep::coordinator {
@@ -74,17 +75,15 @@ void SayWhy(const State& state, absl::Time now,
   }
 }
 
-// The part of the time for which it has run in which the worker that is there the longest trained;
-// of what a command does nothing is known.
+// The part of the time for which it has run in which it trained; of what a command does nothing is
+// known.
 void SetGoodput(const Job& job, absl::Time now, DescribeJobResponse& response) {
   if (IsCommand(job)) return;
   absl::Duration ran = job.ran;
   if (job.started != absl::InfinitePast()) ran += (job.final() ? job.ended : now) - job.started;
   if (ran <= absl::ZeroDuration()) return;
-  double trained = std::max(job.progress.train_seconds(), job.result.train_seconds());
-  for (const Slot& slot : job.slots) {
-    if (slot.worker) trained = std::max(trained, slot.worker->progress.train_seconds());
-  }
+  const double trained =
+      std::max({job.progress.train_seconds(), job.result.train_seconds(), TrainedSeconds(job)});
   response.set_goodput(std::clamp(trained / absl::ToDoubleSeconds(ran), 0.0, 1.0));
 }
 

@@ -110,6 +110,8 @@ struct alignas(64) Worker {
   int64_t progress_counter = -1;
   WorkerHeartbeat heartbeat;  // the newest
   Progress progress;
+  // Seconds that the job had trained before this life of a worker did; not set: it has not yet.
+  std::optional<double> trained_before;
   absl::Time step_seen = absl::InfinitePast();  // when progress.step last grew
   std::vector<absl::Duration> step_times;       // the newest ones, at most kStepTimes
   static constexpr size_t kStepTimes = 15;
@@ -342,7 +344,8 @@ struct Job {
   absl::Duration ran = absl::ZeroDuration();  // in earlier starts
   Meter meter;
 
-  Progress progress;  // newest of rank 0
+  Progress progress;           // newest of rank 0
+  double trained_seconds = 0;  // when a worker last left its place (trained.h)
   bool progress_pending = false;
   absl::Time progress_sent = absl::InfinitePast();
   absl::Time next_check = absl::InfiniteFuture();  // SetCheck (context.h)

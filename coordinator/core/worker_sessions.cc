@@ -14,6 +14,7 @@
 #include "coordinator/core/reachability.h"
 #include "coordinator/core/returns.h"
 #include "coordinator/core/sessions.h"
+#include "coordinator/core/trained.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -119,6 +120,7 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
     job.stepped = true;
     job.reach_tries = 0;
   }
+  NoteTraining(context, job, worker, heartbeat.progress().train_seconds());
   worker.progress = heartbeat.progress();
   if (!IsRankZero(job, worker)) return;
   job.progress = heartbeat.progress();

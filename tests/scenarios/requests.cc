@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/check.h"
@@ -145,6 +146,9 @@ std::vector<std::string> Describe(const Command& command, const State& state, ab
                                    member.allocation().memory(), " bytes, gpus [",
                                    absl::StrJoin(member.allocation().gpus(), " "), "]"));
     }
+  }
+  if (command.flag("goodput")) {
+    lines.push_back(absl::StrFormat("goodput: %.1f %%", 100 * response->goodput()));
   }
   if (command.flag("costs")) {
     for (const Fault& fault : response->faults()) lines.push_back(CostsText(fault));
