@@ -53,6 +53,7 @@ TEST(KeptDropoutTest, EachGradientReadsWhatItsAttentionLeaves) {
   int gradients = 0;
   for (const Node& node : graph.nodes()) {
     if (node.op != &ops::kAttentionBackward) continue;
+    ++gradients;
     ASSERT_TRUE(Keeps(node));
     const Value bits = node.inputs.back(), log_sums = node.inputs[2];
     EXPECT_EQ(bits.node, log_sums.node);

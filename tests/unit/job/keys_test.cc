@@ -88,7 +88,7 @@ const std::map<std::string, std::string>& Readers() {
       {"Checkpoint.every", "job/meaning/defaults.cc"},
       {"Checkpoint.keep", "worker/worker.cc"},
       {"Checkpoint.resume", "worker/worker.cc"},
-      {"Checkpoint.shared", "worker/worker.cc"},
+      {"Checkpoint.shared", "worker/generation_start.cc"},
       {"Restart", "job/meaning/defaults.cc"},
       {"Preemption", "launcher/agent/reconcile.cc"},
       {"Logs", "launcher/verbs/jobs.cc"},
