@@ -18,7 +18,7 @@ absl::Status LogQueue::WriteOldest(LogFile* log) {
     if (texts_.empty() || stopped_) return absl::OkStatus();
     lines = &texts_.front().lines;  // which stays where it is when others come behind
   }
-  const absl::Status written = log->Append(*lines);
+  absl::Status written = log->Append(*lines);
   absl::MutexLock lock(&mu_);
   texts_.pop_front();
   return written;

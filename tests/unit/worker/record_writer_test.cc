@@ -67,9 +67,11 @@ TEST(RecordWriterTest, ANewcomerHasNothingToWriteForAnother) {
 TEST(RecordWriterTest, WhatADeadSubstituteWasToWriteTheNextSurvivorDoes) {
   RecordWriter survivor;
   survivor.InGeneration(Of({"a", "b", "c"}), 2, {0});
-  EXPECT_FALSE(survivor.InGeneration(Of({"d", "b", "c"}), 2, {1, 2}).remembered) << "'b' is to do it";
+  EXPECT_FALSE(survivor.InGeneration(Of({"d", "b", "c"}), 2, {1, 2}).remembered)
+      << "'b' is to do it";
   EXPECT_TRUE(survivor.InGeneration(Of({"d", "c"}), 1, {1}).remembered);
-  EXPECT_FALSE(survivor.InGeneration(Of({"d", "c", "e"}), 1, {0, 1}).remembered) << "it has done it";
+  EXPECT_FALSE(survivor.InGeneration(Of({"d", "c", "e"}), 1, {0, 1}).remembered)
+      << "it has done it";
 }
 
 TEST(RecordWriterTest, ItIsTheLastGenerationsRankZeroThatCounts) {

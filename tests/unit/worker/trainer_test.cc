@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/unit/worker/parts_communicator.h"
 #include "common/lock_file.h"
 #include "data/npy.h"
+#include "tests/unit/worker/parts_communicator.h"
 #include "tests/unit/worker/trainer_ranks.h"
 
 namespace lockstep::worker {
