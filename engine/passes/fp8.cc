@@ -78,10 +78,7 @@ class Fp8Pass {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       inputs.push_back(i < 2 ? Rounded(node.inputs[i], formats[i]) : rewriter_.Map(node.inputs[i]));
     }
-    const Value made = rewriter_.to().Add(*node.op, inputs, node.attrs, node.name);
-    for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
-      rewriter_.Replace({id, o}, {made.node, o});
-    }
+    rewriter_.Remake(id, inputs, node.attrs);
   }
 
   // A leaf is rounded again for each reader, as by the precision pass, unless that is kept: it

@@ -74,10 +74,7 @@ class Walk {
         rewriter_.Copy(id);
         return;
       }
-      const Value made = make(id);
-      for (size_t o = 0; o < graph_.node(id).outputs.size(); ++o) {
-        rewriter_.Replace({id, static_cast<int>(o)}, {made.node, static_cast<int>(o)});
-      }
+      rewriter_.ReplaceOutputs(id, make(id));
     });
     return rewriter_.Finish();
   }

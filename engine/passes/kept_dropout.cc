@@ -58,14 +58,9 @@ class KeptDropout {
 
   // The node `id` with the attribute and these operands.
   Value Emit(int id, const std::vector<Value>& inputs) {
-    const Node& node = graph_.node(id);
-    Attrs attrs = node.attrs;
+    Attrs attrs = graph_.node(id).attrs;
     attrs.Set(ops::kKeepsDropoutAttr, int64_t{1});
-    const Value made = rewriter_.to().Add(*node.op, inputs, attrs, node.name);
-    for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
-      rewriter_.Replace({id, o}, {made.node, o});
-    }
-    return made;
+    return rewriter_.Remake(id, inputs, attrs);
   }
 
   const Graph& graph_;

@@ -128,9 +128,8 @@ class PrecisionPass {
       const DType type = TypeOf({id, static_cast<int>(o)});
       if (IsHalf(type)) attrs.Set(kDTypeAttr, std::string(Name(type)));
     }
-    const Value made = rewriter_.to().Add(*node.op, inputs, attrs, node.name);
+    const Value made = rewriter_.Remake(id, inputs, attrs);
     for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
-      rewriter_.Replace({id, o}, {made.node, o});
       LS_CHECK(rewriter_.to().type({made.node, o}).dtype == TypeOf({id, o}))
           << node.op->name << " output " << o;
     }

@@ -129,10 +129,7 @@ class RecomputePass {
     for (const Value& input : node.inputs) {
       inputs.push_back(IsBackward(input.node) ? rewriter_.Map(input) : Again(input));
     }
-    const Value made = rewriter_.to().Add(*node.op, inputs, node.attrs, node.name);
-    for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
-      rewriter_.Replace({id, o}, {made.node, o});
-    }
+    rewriter_.Remake(id, inputs, node.attrs);
   }
 
   const Graph& graph_;

@@ -21,10 +21,24 @@ class Rewriter {
   // Copies node `id` as it is.
   void Copy(int id) {
     const Node& node = from_.node(id);
-    const Value made = node.op->leaf ? to_.AddLeaf(*node.op, node.outputs[0], node.name)
-                                     : to_.Add(*node.op, Map(node.inputs), node.attrs, node.name);
-    for (size_t o = 0; o < node.outputs.size(); ++o) {
-      Replace({id, static_cast<int>(o)}, {made.node, static_cast<int>(o)});
+    if (node.op->leaf) {
+      Replace({id, 0}, to_.AddLeaf(*node.op, node.outputs[0], node.name));
+    } else {
+      Remake(id, Map(node.inputs), node.attrs);
+    }
+  }
+  // Node `id` with these operands, of the new graph, and attributes; it may have more outputs.
+  // Returns its first.
+  Value Remake(int id, const std::vector<Value>& inputs, const Attrs& attrs) {
+    const Node& node = from_.node(id);
+    const Value made = to_.Add(*node.op, inputs, attrs, node.name);
+    ReplaceOutputs(id, made);
+    return made;
+  }
+  // The outputs of node `id` are those of the node of `made` from here on.
+  void ReplaceOutputs(int id, Value made) {
+    for (int o = 0; o < static_cast<int>(from_.node(id).outputs.size()); ++o) {
+      Replace({id, o}, {made.node, o});
     }
   }
   // `value` of the old graph is `made` of the new one from here on.

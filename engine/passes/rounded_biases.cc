@@ -39,10 +39,7 @@ Graph RoundBiasesBefore(const Graph& graph, const Backend& backend) {
     }
     std::vector<Value> inputs = rewriter.Map(node.inputs);
     inputs[2] = round(node.inputs[2], node.outputs[0].dtype);
-    const Value made = rewriter.to().Add(*node.op, inputs, node.attrs, node.name);
-    for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
-      rewriter.Replace({id, o}, {made.node, o});
-    }
+    rewriter.Remake(id, inputs, node.attrs);
   }
   return rewriter.Finish();
 }

@@ -33,10 +33,7 @@ Graph RoundWeightsInProducts(const Graph& graph, const Backend& backend) {
     } else if (rounding.contains(id)) {
       Attrs attrs = node.attrs;
       attrs.Set(kRoundsWeightAttr, int64_t{1});
-      const Value made = rewriter.to().Add(*node.op, rewriter.Map(node.inputs), attrs, node.name);
-      for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
-        rewriter.Replace({id, o}, {made.node, o});
-      }
+      rewriter.Remake(id, rewriter.Map(node.inputs), attrs);
     } else {
       rewriter.Copy(id);
     }

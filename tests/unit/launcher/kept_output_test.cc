@@ -25,6 +25,7 @@
 #include "gtest/gtest.h"
 #include "launcher/agent/run_disk.h"
 #include "proto/supervisor.pb.h"
+#include "tests/unit/launcher/read_bytes.h"
 #include "tests/unit/worker/file_limit.h"
 
 namespace lockstep::launcher {
@@ -83,16 +84,7 @@ struct SlowDisk {
       ASSERT_EQ(::ioctl(read.get(), FIONREAD, &there), 0);
     }
   }
-  std::string Read(size_t bytes) {
-    std::string text(bytes, '\0');
-    for (size_t done = 0; done < bytes;) {
-      const ssize_t n = ::read(read.get(), text.data() + done, bytes - done);
-      EXPECT_GT(n, 0);
-      if (n <= 0) break;
-      done += static_cast<size_t>(n);
-    }
-    return text;
-  }
+  std::string Read(size_t bytes) { return ReadBytes(read.get(), bytes); }
   std::string Page() const { return std::string(static_cast<size_t>(page), '1'); }
   UniqueFd read, write;
   int page = 0;  // bytes

@@ -15,6 +15,7 @@
 #include "common/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/launcher/read_bytes.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -29,16 +30,7 @@ struct Log {
     read.reset(ends[0]);
     file.Use(UniqueFd(ends[1]), "the log");
   }
-  std::string Read(size_t bytes) {
-    std::string text(bytes, '\0');
-    for (size_t done = 0; done < bytes;) {
-      const ssize_t n = ::read(read.get(), text.data() + done, bytes - done);
-      EXPECT_GT(n, 0);
-      if (n <= 0) break;
-      done += static_cast<size_t>(n);
-    }
-    return text;
-  }
+  std::string Read(size_t bytes) { return ReadBytes(read.get(), bytes); }
   UniqueFd read;
   LogFile file;
 };

@@ -52,56 +52,56 @@ TEST(RunDiskTest, NobodyWaitsForADiskThatDoesNotAnswer) {
   EXPECT_TRUE(disk.has_room());
 }
 
-// Each task of one that is slow takes as long as one of a disk that does not answer.
-TEST(RunDiskTest, OneThatGoesFromOneSlowTaskToTheNextDoesNotKeepUp) {
+// A disk with three tasks, of which the first has begun; each ends when it is told to.
+struct ThreeTasks {
+  ThreeTasks() {
+    for (int task = 0; task < 3; ++task) {
+      disk.Do([this, task] {
+        begun[task].Notify();
+        ends[task].WaitForNotification();
+      });
+    }
+    begun[0].WaitForNotification();
+  }
+  void EndAndAwaitNext(int task) {
+    ends[task].Notify();
+    begun[task + 1].WaitForNotification();
+  }
   FakeClock clock;
   absl::Notification begun[3], ends[3];
-  RunDisk disk(&clock);
-  for (int task = 0; task < 3; ++task) {
-    disk.Do([&, task] {
-      begun[task].Notify();
-      ends[task].WaitForNotification();
-    });
-  }
-  begun[0].WaitForNotification();
+  RunDisk disk{&clock};
+};
+
+// Each task of one that is slow takes as long as one of a disk that does not answer.
+TEST(RunDiskTest, OneThatGoesFromOneSlowTaskToTheNextDoesNotKeepUp) {
+  ThreeTasks t;
+  RunDisk& disk = t.disk;
   EXPECT_TRUE(disk.keeps_up());
-  clock.Advance(RunDisk::kPatience * 1.2);
+  t.clock.Advance(RunDisk::kPatience * 1.2);
   EXPECT_TRUE(disk.stands(RunDisk::kPatience));
   EXPECT_FALSE(disk.keeps_up());
-  ends[0].Notify();
-  begun[1].WaitForNotification();
+  t.EndAndAwaitNext(0);
   EXPECT_FALSE(disk.stands(RunDisk::kPatience));
   EXPECT_FALSE(disk.keeps_up());
-  clock.Advance(RunDisk::kPatience * 1.2);
+  t.clock.Advance(RunDisk::kPatience * 1.2);
   EXPECT_FALSE(disk.keeps_up());
-  ends[1].Notify();
-  begun[2].WaitForNotification();
+  t.EndAndAwaitNext(1);
   EXPECT_FALSE(disk.keeps_up());
-  ends[2].Notify();
+  t.ends[2].Notify();
   EXPECT_TRUE(disk.Settle(kLong));
   EXPECT_TRUE(disk.keeps_up()) << "nothing waits";
 }
 
 TEST(RunDiskTest, OneWhoseTasksAreQuickAgainKeepsUp) {
-  FakeClock clock;
-  absl::Notification begun[3], ends[3];
-  RunDisk disk(&clock);
-  for (int task = 0; task < 3; ++task) {
-    disk.Do([&, task] {
-      begun[task].Notify();
-      ends[task].WaitForNotification();
-    });
-  }
-  begun[0].WaitForNotification();
-  clock.Advance(RunDisk::kPatience * 1.2);
-  ends[0].Notify();
-  begun[1].WaitForNotification();
-  clock.Advance(RunDisk::kPatience * 0.6);
-  ends[1].Notify();
-  begun[2].WaitForNotification();
-  clock.Advance(RunDisk::kPatience * 0.6);
+  ThreeTasks t;
+  RunDisk& disk = t.disk;
+  t.clock.Advance(RunDisk::kPatience * 1.2);
+  t.EndAndAwaitNext(0);
+  t.clock.Advance(RunDisk::kPatience * 0.6);
+  t.EndAndAwaitNext(1);
+  t.clock.Advance(RunDisk::kPatience * 0.6);
   EXPECT_TRUE(disk.keeps_up());
-  ends[2].Notify();
+  t.ends[2].Notify();
 }
 
 TEST(RunDiskTest, WhoAsksForRoomThatIsThereIsTold) {
