@@ -140,11 +140,11 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
   }
   const size_t read_bytes =
       data.train->own_bytes() + (data.test == nullptr ? 0 : data.test->own_bytes());
-  const auto need = [&] {
-    return MemoryNeedOf(job, *compiled.plan, compiled.gradient_buffers, compiled.vector_count,
-                        place, read_bytes);
+  const auto need_of = [&](const engine::Plan& plan) {
+    return MemoryNeedOf(job, plan, compiled.gradient_buffers, compiled.vector_count, place,
+                        read_bytes);
   };
-  compiled.need = need();
+  compiled.need = need_of(*compiled.plan);
   // What is kept of the weights, or of dropout, spares little time. Unless the job asks for it, it
   // is left out before the job is refused or values are made again: the bits are the same.
   const Passes& passes = job.train().passes();
@@ -154,7 +154,7 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
     spec.recompute = {engine::RecomputeSpec::Mode::kAuto, room};
     if (short_of_room && !passes.has_keep_dropout()) spec.passes.keep_dropout = false;
     LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
-    compiled.need = need();
+    compiled.need = need_of(*compiled.plan);
   } else if (short_of_room) {
     for (const auto& [has, keeps] :
          {std::pair(passes.has_keep_constants(), &spec.passes.keep_constants),
@@ -162,10 +162,16 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
       if (has || !*keeps || FitsGpu(job, compiled.need.gpu)) continue;
       *keeps = false;
       LS_ASSIGN_OR_RETURN(compiled.plan, engine::Plan::Compile(spec));
-      compiled.need = need();
+      compiled.need = need_of(*compiled.plan);
     }
   }
-  LS_RETURN_IF_ERROR(CheckMemory(job, *compiled.plan, compiled.need));
+  MemoryNeed training = compiled.need;
+  if (spec.evaluates && !(FitsGpu(job, training.gpu) && FitsMemory(job, training))) {
+    spec.evaluates = false;
+    LS_ASSIGN_OR_RETURN(const auto without, engine::Plan::Compile(spec));
+    training = need_of(*without);
+  }
+  LS_RETURN_IF_ERROR(CheckMemory(job, *compiled.plan, compiled.need, training));
   return compiled;
 }
 

@@ -2,10 +2,12 @@
 #include "worker/setup/memory_need.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/status.h"
 #include "job/meaning/workers.h"
 #include "worker/checkpoint/checkpointer.h"
 #include "worker/setup/block_reader.h"
@@ -18,8 +20,14 @@ namespace lockstep::worker {
 namespace {
 
 constexpr int kDefaultPrefetch = 4;
+constexpr int kLeastPrefetch = 2;
 // Batches that the loader holds besides those that are prepared.
 constexpr int kHeldBatches = 2;
+
+int PreparedBatches(const Train& train) {
+  const int given = train.data().loader().prefetch();
+  return std::max(kLeastPrefetch, given > 0 ? given : kDefaultPrefetch);
+}
 
 size_t SampleBytes(const engine::Plan& plan) {
   size_t bytes = 0;
@@ -41,32 +49,24 @@ size_t Workspace(const engine::Plan& plan) {
   return std::min(workspace, plan.arena_bytes());
 }
 
+size_t MomentBytes(const engine::Plan& plan) {
+  size_t bytes = 0;
+  for (const engine::StateEntry& entry : plan.state()) {
+    if (entry.role == engine::StateEntry::Role::kMoment) bytes += entry.bytes;
+  }
+  return bytes;
+}
+
 // Returns what a worker saves that has the largest share of the moments which it may come to have.
 size_t MomentsLeftOut(const JobSpec& job, const engine::Plan& plan, int64_t vector_count,
                       GradientPlace place) {
   const int least = LeastWorkers(job);
   if (least < 3) return 0;
-  size_t moments = 0;
-  for (const engine::StateEntry& entry : plan.state()) {
-    if (entry.role == engine::StateEntry::Role::kMoment) moments += entry.bytes;
-  }
+  const size_t moments = MomentBytes(plan);
   const auto shards = static_cast<size_t>(OptimizerShards(MostWorkers(job)));
   const size_t held = moments / shards * static_cast<size_t>(MostHeldParts(job));
   const size_t spill = place == GradientPlace::kHost ? ShardedState::SpillBytes(vector_count) : 0;
   return moments > held + spill ? moments - held - spill : 0;
-}
-
-absl::Status CheckGpuMemory(const JobSpec& job, const engine::Plan& plan, const GpuNeed& need) {
-  if (FitsGpu(job, need)) return absl::OkStatus();
-  const auto text = [](size_t bytes) { return BytesText(static_cast<double>(bytes)); };
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "each worker needs ", text(need.total()), " of its GPU's memory (the plan ", text(need.plan),
-      ", gradients that NCCL reduces ", text(need.vectors), "), but resources.gpu_memory allows ",
-      text(static_cast<size_t>(job.resources().gpu_memory())),
-      "; what would help: lower train.global_batch, raise train.accumulate, use train.recompute, "
-      "train.precision bf16, or resources.offload_optimizer",
-      plan.keeps_constants() ? "; or set train.passes.keep_constants: false" : "",
-      job.train().passes().keep_dropout() ? "; or leave out train.passes.keep_dropout" : ""));
 }
 
 // Returns whether statistics of micro-batches take part in the training: those of batch
@@ -75,6 +75,89 @@ bool HasBatchStatistics(const engine::Plan& plan) {
   return std::any_of(plan.state().begin(), plan.state().end(), [](const auto& entry) {
     return entry.role == engine::StateEntry::Role::kStatistic;
   });
+}
+
+using Advice = std::vector<std::string>;
+
+std::string Text(size_t bytes) { return BytesText(static_cast<double>(bytes)); }
+
+// Bytes of one kind of memory: `all` that the job needs of it, `training` what it needs without
+// evaluations, and what it may use.
+struct Bounded {
+  size_t all = 0;
+  size_t training = 0;
+  size_t limit = 0;
+};
+
+// Adds what lessens an evaluation's part, where the job fits without it or it is much of the need.
+// Returns whether training too needs more than there is, or nothing was added.
+bool AdviseEvaluation(const engine::Plan& plan, const Bounded& bytes, Advice* advice) {
+  const engine::TrainSpec& spec = plan.spec();
+  const size_t more = bytes.all - std::min(bytes.training, bytes.all);
+  const bool training_fits = bytes.training <= bytes.limit;
+  if (!spec.evaluates || spec.eval_block <= 1 || more == 0) return true;
+  if (!training_fits && more <= bytes.all / 8) return true;
+  advice->push_back(absl::StrCat("lower train.eval.block from ", spec.eval_block, " (evaluating ",
+                                 spec.eval_block, " samples at once takes ", Text(more),
+                                 " more than training, which takes ", spec.micro_batch,
+                                 " at once)"));
+  return !training_fits;
+}
+
+// Samples of a shard in a step, and how many micro-batches they are trained in.
+int64_t OfShard(const Train& train) {
+  return train.shards() > 0 ? train.global_batch() / train.shards() : 0;
+}
+int64_t AccumulateOf(const Train& train) { return std::max(1, train.accumulate()); }
+
+void AdviseSmallerMicroBatches(const Train& train, const engine::Plan& plan, Advice* advice) {
+  const int64_t of_shard = OfShard(train), accumulate = AccumulateOf(train);
+  if (of_shard / accumulate <= 1) return;
+  int64_t more = accumulate + 1;
+  while (more < of_shard && of_shard % more != 0) ++more;
+  advice->push_back(absl::StrCat(
+      "raise train.accumulate from ", accumulate, " to ", more, " or more (smaller micro-batches",
+      HasBatchStatistics(plan)
+          ? "; batch normalisation's statistics are of a micro-batch, so it is another training)"
+          : ", the same math up to rounding)"));
+  advice->push_back("lower train.global_batch");
+}
+
+void AdviseFewerActivations(const Train& train, bool on_gpu, Advice* advice) {
+  const std::string& recompute = train.recompute();
+  if (recompute.empty() || recompute == "none" || recompute == "selective") {
+    advice->push_back(absl::StrCat("set train.recompute to auto (",
+                                   on_gpu ? "" : "the same bits in ", "less memory)"));
+  }
+  const std::string& precision = train.precision();
+  if (precision.empty() || precision == "fp32" || precision == "tf32") {
+    advice->push_back("set train.precision to bf16 (activations in 16 bits)");
+  }
+}
+
+absl::Status CheckGpuMemory(const JobSpec& job, const engine::Plan& plan, const GpuNeed& need,
+                            const GpuNeed& training) {
+  if (FitsGpu(job, need)) return absl::OkStatus();
+  const auto limit = static_cast<size_t>(job.resources().gpu_memory());
+  Advice advice;
+  if (AdviseEvaluation(plan, {need.total(), training.total(), limit}, &advice)) {
+    AdviseSmallerMicroBatches(job.train(), plan, &advice);
+    AdviseFewerActivations(job.train(), /*on_gpu=*/true, &advice);
+    // An update needs some room for those that come to the GPU piece by piece.
+    if (!plan.spec().offload_moments && !job.train().optimizer().has_muon() &&
+        MomentBytes(plan) > training.total() / 8) {
+      advice.push_back("set resources.offload_optimizer: true");
+    }
+    if (plan.keeps_constants()) advice.push_back("set train.passes.keep_constants: false");
+    if (job.train().passes().keep_dropout()) {
+      advice.push_back("leave out train.passes.keep_dropout");
+    }
+  }
+  advice.push_back("raise resources.gpu_memory");
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "each worker needs ", Text(need.total()), " of its GPU's memory (the plan ", Text(need.plan),
+      ", gradients that NCCL reduces ", Text(need.vectors), "), but resources.gpu_memory allows ",
+      Text(limit), "; what would help: ", absl::StrJoin(advice, "; ")));
 }
 
 }  // namespace
@@ -124,9 +207,7 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
   need.gpu.plan = plan.device_bytes(spec.shard_moments ? MostHeldMoments(job, plan) : 0);
   // Besides the vectors there is the result of their reduction.
   if (place == GradientPlace::kGpu) need.gpu.vectors = (vectors + 1) * vector_bytes;
-  const int prefetch =
-      train.data().loader().prefetch() > 0 ? train.data().loader().prefetch() : kDefaultPrefetch;
-  const size_t batches = static_cast<size_t>(std::max(2, prefetch) + kHeldBatches);
+  const auto batches = static_cast<size_t>(PreparedBatches(train) + kHeldBatches);
   need.data = batches * static_cast<size_t>(spec.micro_batch * spec.accumulate) * SampleBytes(plan);
   const bool on_gpu = spec.device == engine::DeviceKind::kCuda;
   if (spec.evaluates) {
@@ -152,59 +233,51 @@ bool FitsGpu(const JobSpec& job, const GpuNeed& need) {
   return limit <= 0 || need.total() <= static_cast<size_t>(limit);
 }
 
-absl::Status CheckMemory(const JobSpec& job, const engine::Plan& plan, const MemoryNeed& need) {
-  if (absl::Status gpu = CheckGpuMemory(job, plan, need.gpu); !gpu.ok()) return gpu;
-  const auto limit = static_cast<size_t>(std::max<int64_t>(0, job.resources().memory()));
-  if (limit == 0 || need.total() <= limit) return absl::OkStatus();
-  const Train& train = job.train();
+bool FitsMemory(const JobSpec& job, const MemoryNeed& need) {
+  const int64_t limit = job.resources().memory();
+  return limit <= 0 || need.total() <= static_cast<size_t>(limit);
+}
+
+absl::Status CheckMemory(const JobSpec& job, const engine::Plan& plan, const MemoryNeed& need,
+                         const MemoryNeed& training) {
+  LS_RETURN_IF_ERROR(CheckGpuMemory(job, plan, need.gpu, training.gpu));
+  if (FitsMemory(job, need)) return absl::OkStatus();
+  const auto limit = static_cast<size_t>(job.resources().memory());
   const size_t fixed = need.weights + need.gradients + need.optimizer + need.checkpoint;
-  std::vector<std::string> advice;
-  const int64_t of_shard = train.shards() > 0 ? train.global_batch() / train.shards() : 0;
-  const int64_t accumulate = std::max(1, train.accumulate());
-  if (need.activations + need.workspace > need.total() / 8 && of_shard / accumulate > 1) {
-    int64_t more = accumulate + 1;
-    while (more < of_shard && of_shard % more != 0) ++more;
-    advice.push_back(absl::StrCat(
-        "raise train.accumulate from ", accumulate, " to ", more, " or more (smaller micro-batches",
-        HasBatchStatistics(plan)
-            ? "; batch normalisation's statistics are of a micro-batch, so it is another training)"
-            : ", the same math up to rounding)"));
-    advice.push_back("lower train.global_batch");
-  }
-  if (need.activations > need.total() / 8) {
-    if (train.recompute().empty() || train.recompute() == "none") {
-      advice.push_back("set train.recompute to auto (the same bits in less memory)");
+  const size_t much = training.total() / 8;
+  const Train& train = job.train();
+  Advice advice;
+  if (AdviseEvaluation(plan, {need.total(), training.total(), limit}, &advice)) {
+    const bool much_data = training.data - training.read > much;
+    if (training.activations + training.workspace > much) {
+      AdviseSmallerMicroBatches(train, plan, &advice);
+    } else if (much_data && OfShard(train) > AccumulateOf(train)) {
+      advice.push_back("lower train.global_batch");
     }
-    if (train.precision().empty() || train.precision() == "fp32") {
-      advice.push_back("set train.precision to bf16 (activations in 16 bits)");
+    if (training.activations > much) {
+      AdviseFewerActivations(train, /*on_gpu=*/false, &advice);
     }
-  }
-  if (need.data - need.read > need.total() / 8) {
-    advice.push_back("lower train.data.loader.prefetch or train.eval.block");
-  }
-  if (need.read > need.total() / 8) {
-    advice.push_back(absl::StrCat(
-        "give the data as files that are mapped, which take no memory of a worker's own (",
-        BytesText(static_cast<double>(need.read)),
-        " were read): a table as .npy files, text in fewer files"));
+    if (much_data && PreparedBatches(train) > kLeastPrefetch) {
+      advice.push_back("lower train.data.loader.prefetch");
+    }
+    if (training.read > much) {
+      advice.push_back(absl::StrCat(
+          "give the data as files that are mapped, which take no memory of a worker's own (",
+          Text(training.read), " were read): a table as .npy files, text in fewer files"));
+    }
   }
   if (fixed > limit) {
-    advice.push_back(absl::StrCat("weights, gradients and optimizer state alone take ",
-                                  BytesText(static_cast<double>(fixed)),
+    advice.push_back(absl::StrCat("weights, gradients and optimizer state alone take ", Text(fixed),
                                   ": take a smaller model or raise resources.memory"));
   } else {
     advice.push_back("raise resources.memory");
   }
   return absl::ResourceExhaustedError(absl::StrCat(
-      "each worker needs ", BytesText(static_cast<double>(need.total())), " (weights ",
-      BytesText(static_cast<double>(need.weights)), ", gradients ",
-      BytesText(static_cast<double>(need.gradients)), ", optimizer ",
-      BytesText(static_cast<double>(need.optimizer)), ", activations ",
-      BytesText(static_cast<double>(need.activations)), ", workspace ",
-      BytesText(static_cast<double>(need.workspace)), ", data ",
-      BytesText(static_cast<double>(need.data)), ", checkpoint copy ",
-      BytesText(static_cast<double>(need.checkpoint)), "), but resources.memory allows ",
-      BytesText(static_cast<double>(limit)), "; what would help: ", absl::StrJoin(advice, "; ")));
+      "each worker needs ", Text(need.total()), " (weights ", Text(need.weights), ", gradients ",
+      Text(need.gradients), ", optimizer ", Text(need.optimizer), ", activations ",
+      Text(need.activations), ", workspace ", Text(need.workspace), ", data ", Text(need.data),
+      ", checkpoint copy ", Text(need.checkpoint), "), but resources.memory allows ", Text(limit),
+      "; what would help: ", absl::StrJoin(advice, "; ")));
 }
 
 }  // namespace lockstep::worker

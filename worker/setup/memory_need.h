@@ -59,9 +59,15 @@ size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan);
 // Returns whether `need` is within `job`'s resources.gpu_memory (0: not checked).
 bool FitsGpu(const JobSpec& job, const GpuNeed& need);
 
+// Returns whether `need` is within `job`'s resources.memory (0: not checked).
+bool FitsMemory(const JobSpec& job, const MemoryNeed& need);
+
 // Checks whether `need` of `plan` fits `job`'s resources.memory and gpu_memory (0: not checked).
-// Errors: ResourceExhausted that names the need and the limit and says what would make the job fit.
-absl::Status CheckMemory(const JobSpec& job, const engine::Plan& plan, const MemoryNeed& need);
+// `training` is what the same job needs without evaluations; it is not looked at where `need` fits.
+// Errors: ResourceExhausted that names the need and the limit and says what would make the job fit:
+// first a smaller evaluation block, where that takes more, then what training needs less with.
+absl::Status CheckMemory(const JobSpec& job, const engine::Plan& plan, const MemoryNeed& need,
+                         const MemoryNeed& training);
 
 }  // namespace lockstep::worker
 

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/setup/compiled_job.h"
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/small_job.h"
@@ -232,6 +238,81 @@ TEST(CompileJob, WhatDropoutLeavesIsLeftOutWhereTheGpuHasNoRoomForIt) {
               HasSubstr("leave out train.passes.keep_dropout"));
 }
 
+// Applies a piece of advice to `job`; false: it is none of the job's keys.
+bool Follow(absl::string_view advice, JobSpec* job) {
+  Train& train = *job->mutable_train();
+  if (absl::StrContains(advice, "train.eval.block")) {
+    train.mutable_eval()->set_block(train.global_batch() / train.shards());
+  } else if (absl::StrContains(advice, "train.accumulate")) {
+    train.set_accumulate(2);
+  } else if (absl::StrContains(advice, "train.global_batch")) {
+    train.set_global_batch(train.global_batch() / 2);
+  } else if (absl::StrContains(advice, "train.recompute")) {
+    train.set_recompute("blocks");
+  } else if (absl::StrContains(advice, "train.precision")) {
+    train.set_precision("bf16");
+  } else if (absl::StrContains(advice, "offload_optimizer")) {
+    job->mutable_resources()->set_offload_optimizer(true);
+  } else {
+    EXPECT_THAT(std::string(advice), HasSubstr("raise resources."));
+    return false;
+  }
+  return true;
+}
+
+// The default block of an evaluation may take many times what training does.
+TEST(CompileJob, AdviceBeginsWithTheEvaluationWhereItTakesMoreThanTraining) {
+  for (const bool gpu : {false, true}) {
+    JobSpec job = DeepJob();
+    job.mutable_train()->mutable_eval()->set_block(1000);
+    if (gpu) job.mutable_resources()->set_device("cuda");
+    const auto total = [gpu](const JobSpec& of) {
+      const MemoryNeed need = Compiled(of).compiled.need;
+      return gpu ? need.gpu.total() : need.total();
+    };
+    const size_t all = total(job);
+    JobSpec never = job;
+    never.mutable_train()->mutable_eval()->set_every("never");
+    const size_t training = total(never);
+    ASSERT_LT(training, all / 3 * 2);
+    const JobData data = OpenJobData(job).value();
+    for (const bool training_fits : {true, false}) {
+      SCOPED_TRACE(absl::StrCat(gpu, training_fits));
+      JobSpec refused = job;
+      const auto limit = static_cast<int64_t>(training_fits ? training : training - 1);
+      if (gpu) {
+        refused.mutable_resources()->set_gpu_memory(limit);
+      } else {
+        refused.mutable_resources()->set_memory(limit);
+      }
+      const absl::Status status = CompileJob(refused, data).status();
+      ASSERT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+      std::vector<std::string> advice =
+          absl::StrSplit(absl::string_view(status.message()), "what would help: ");
+      ASSERT_EQ(advice.size(), 2u) << status;
+      advice = absl::StrSplit(std::string(advice[1]), "; ");
+      EXPECT_THAT(advice[0], HasSubstr("lower train.eval.block from 1000"));
+      EXPECT_EQ(advice.size() > 3, !training_fits) << status;
+      // Each that follows is for what training takes by itself.
+      for (size_t i = 0; i < advice.size(); ++i) {
+        JobSpec followed = i == 0 ? job : never;
+        if (!Follow(advice[i], &followed)) continue;
+        EXPECT_LT(total(followed), i == 0 ? all : training) << advice[i];
+      }
+    }
+  }
+}
+
+// What the job evaluates at once has no more samples than it trains at once.
+TEST(CompileJob, AdviceIsForTrainingWhereItsMemoryIsWhatIsNeeded) {
+  JobSpec job = DeepJob();
+  job.mutable_resources()->set_memory(100000);
+  const JobData data = OpenJobData(job).value();
+  const absl::Status status = CompileJob(job, data).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("raise train.accumulate from 1 to 2"));
+  EXPECT_THAT(std::string(status.message()), testing::Not(HasSubstr("train.eval.block")));
+}
+
 TEST(CompileJob, AdviceForTheGpuIsWhatTheJobDoesNotDoYet) {
   JobSpec job = DeepJob();
   job.mutable_resources()->set_device("cuda");
@@ -256,6 +337,43 @@ TEST(CompileJob, AdviceForTheGpuIsWhatTheJobDoesNotDoYet) {
   job.mutable_train()->set_recompute("none");
   passes.set_keep_constants(false);
   EXPECT_THAT(refused("bf16"), testing::Not(HasSubstr(kKeep)));
+
+  constexpr const char* kHalves = "set train.precision to bf16";
+  constexpr const char* kRecompute = "set train.recompute to auto";
+  constexpr const char* kOffload = "set resources.offload_optimizer";
+  EXPECT_THAT(refused("fp32"), AllOf(HasSubstr(kHalves), HasSubstr(kRecompute)));
+  EXPECT_THAT(refused("fp32"), testing::Not(HasSubstr(kOffload)));  // moments are the least of it
+  EXPECT_THAT(refused("bf16"), testing::Not(HasSubstr(kHalves)));
+  EXPECT_THAT(refused("fp16"), testing::Not(HasSubstr(kHalves)));
+  for (const char* const mode : {"blocks", "auto"}) {
+    job.mutable_train()->set_recompute(mode);
+    EXPECT_THAT(refused("fp32"), testing::Not(HasSubstr("train.recompute"))) << mode;
+  }
+  EXPECT_THAT(refused("fp32"), HasSubstr("lower train.global_batch"));
+  job.mutable_train()->set_accumulate(12);  // micro-batches of one sample
+  EXPECT_THAT(refused("fp32"), testing::Not(HasSubstr("train.global_batch")));
+}
+
+TEST(CompileJob, MomentsThatAreMuchOfTheGpusMemoryMayBeWithTheHost) {
+  JobSpec job = SmallJob();
+  job.mutable_train()->mutable_model()->mutable_mlp()->add_hidden(4096);
+  job.mutable_train()->mutable_model()->mutable_mlp()->add_hidden(4096);
+  job.mutable_resources()->set_device("cuda");
+  const size_t here = Compiled(job).compiled.need.gpu.total();
+  const JobData data = OpenJobData(job).value();
+  const auto refused = [&job, &data] {
+    JobSpec tight = job;
+    tight.mutable_resources()->set_gpu_memory(1000);
+    return std::string(CompileJob(tight, data).status().message());
+  };
+  constexpr const char* kOffload = "set resources.offload_optimizer";
+  EXPECT_THAT(refused(), HasSubstr(kOffload));
+  job.mutable_resources()->set_offload_optimizer(true);
+  EXPECT_THAT(refused(), testing::Not(HasSubstr(kOffload)));
+  EXPECT_LT(Compiled(job).compiled.need.gpu.total(), here);
+  job.mutable_resources()->set_offload_optimizer(false);
+  job.mutable_train()->mutable_optimizer()->mutable_sgd()->set_momentum(0);
+  EXPECT_THAT(refused(), testing::Not(HasSubstr(kOffload)));  // there are none
 }
 
 }  // namespace

@@ -112,10 +112,15 @@ TEST(MemoryNeed, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
   EXPECT_THAT(std::string(CompileJob(job, data).status().message()), HasSubstr("smaller model"));
   job.mutable_train()->mutable_model()->mutable_mlp()->clear_hidden();
   job.mutable_train()->set_global_batch(4096);
-  job.mutable_train()->mutable_data()->mutable_loader()->set_prefetch(2);
   job.mutable_resources()->set_memory(100000);
-  EXPECT_THAT(std::string(CompileJob(job, data).status().message()),
-              HasSubstr("train.data.loader.prefetch"));
+  const std::string batches(CompileJob(job, data).status().message());
+  EXPECT_THAT(batches, HasSubstr("lower train.data.loader.prefetch"));
+  EXPECT_THAT(batches, HasSubstr("lower train.global_batch"));
+  // Fewer than two are not prepared.
+  job.mutable_train()->mutable_data()->mutable_loader()->set_prefetch(2);
+  const std::string fewest(CompileJob(job, data).status().message());
+  EXPECT_THAT(fewest, testing::Not(HasSubstr("train.data.loader.prefetch")));
+  EXPECT_THAT(fewest, HasSubstr("lower train.global_batch"));
 }
 
 // A table of numbers, which every worker reads for itself.
@@ -311,7 +316,8 @@ TEST_F(SavedModelTest, IsBuiltAgainFromItsFolder) {
   const auto executor =
       engine::Executor::Create(job.compiled.plan, {state.get(), arena.get()}).value();
   executor->InitState();
-  ASSERT_TRUE(WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
+  ASSERT_TRUE(
+      WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
 
   const auto model = SavedModel::Open(folder_, 1, "", 50);
   ASSERT_TRUE(model.ok()) << model.status();
@@ -346,7 +352,8 @@ TEST_F(SavedModelTest, IsComputedWithTheJobsPasses) {
   spec.mutable_train()->mutable_passes()->set_fuse_norms(false);
   const Compiled job(spec);
   const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
-  ASSERT_TRUE(WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
+  ASSERT_TRUE(
+      WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
   const auto model = SavedModel::Open(folder_, 1, "", 50);
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_FALSE((*model)->plan().spec().passes.fuse);
@@ -358,7 +365,8 @@ TEST_F(SavedModelTest, AnInputThatIsNotFiniteIsNamed) {
   const JobSpec spec = SmallJob();
   const Compiled job(spec);
   const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
-  ASSERT_TRUE(WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
+  ASSERT_TRUE(
+      WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
   PredictRequest request;
   request.set_model(folder_);
   request.set_threads(1);
@@ -384,7 +392,8 @@ TEST_F(SavedModelTest, SaysWhatIsMissingOrWrong) {
   const JobSpec spec = SmallJob();
   const Compiled job(spec);
   const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
-  ASSERT_TRUE(WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
+  ASSERT_TRUE(
+      WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
   std::string config;
   {
     std::ifstream file(folder_ + "/config.json");
