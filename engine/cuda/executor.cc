@@ -2,8 +2,12 @@
 #include "engine/cuda/executor.h"
 
 #include <algorithm>
+#include <string>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -24,6 +28,49 @@ namespace {
 constexpr size_t kReserve = size_t{256} << 20;
 
 std::string Mebibytes(size_t bytes) { return absl::StrCat((bytes + (1 << 20) - 1) >> 20, " MiB"); }
+
+// What lessens the need of a plan: what it does not do yet.
+std::vector<std::string> AdviceFor(const CompiledPlan& plan) {
+  const TrainSpec& spec = plan.spec();
+  std::vector<std::string> advice;
+  const size_t evaluation = plan.program(ProgramKind::kEvaluation).memory.arena_bytes;
+  if (spec.inference) {
+    if (spec.eval_block > 1) {
+      advice.push_back("lower eval_block in the model's config.json, which is the samples at once");
+    }
+    advice.push_back("take a GPU with more memory");
+    return advice;
+  }
+  if (spec.evaluates && spec.eval_block > 1 &&
+      evaluation > plan.program(ProgramKind::kTraining).memory.arena_bytes) {
+    advice.push_back(absl::StrCat("lower train.eval.block from ", spec.eval_block,
+                                  " (an evaluation takes ", Mebibytes(evaluation), ")"));
+  }
+  if (spec.micro_batch > 1) {
+    advice.insert(advice.end(), {"lower train.global_batch", "raise train.accumulate"});
+  }
+  if (spec.recompute.mode == RecomputeSpec::Mode::kNone ||
+      spec.recompute.mode == RecomputeSpec::Mode::kSelective) {
+    advice.push_back("set train.recompute to blocks");
+  }
+  if (spec.precision == "fp32" || spec.precision == "tf32") {
+    advice.push_back("set train.precision bf16");
+  }
+  const bool moments =
+      std::any_of(plan.state().begin(), plan.state().end(),
+                  [](const StateEntry& entry) { return entry.role == StateEntry::Role::kMoment; });
+  if (moments && !spec.offload_moments && !std::holds_alternative<MuonSpec>(spec.optimizer)) {
+    advice.push_back("set resources.offload_optimizer: true");
+  }
+  if (plan.keeps_constants()) advice.push_back("set train.passes.keep_constants: false");
+  const std::vector<Node>& nodes = plan.train().graph.nodes();
+  const bool leaves_bits = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {
+    return node.attrs.Int(ops::kKeepsDropoutAttr) != 0;
+  });
+  if (leaves_bits) advice.push_back("set train.passes.keep_dropout: false");
+  if (advice.empty()) advice.push_back("take a smaller model, or a GPU with more memory");
+  return advice;
+}
 
 }  // namespace
 
@@ -86,20 +133,13 @@ absl::Status CudaExecutor::CheckRoom(size_t limit) const {
   const bool capped = limit > 0 && limit < usable;
   const size_t room = capped ? limit : usable;
   if (plan_->device_bytes(moment_bytes_) <= room) return absl::OkStatus();
-  const std::vector<Node>& nodes = plan_->train().graph.nodes();
-  const bool leaves_bits = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {
-    return node.attrs.Int(ops::kKeepsDropoutAttr) != 0;
-  });
   return absl::ResourceExhaustedError(absl::StrCat(
       "the plan needs ", Mebibytes(plan_->device_bytes(moment_bytes_)),
       " of the GPU's memory (state ", Mebibytes(DeviceStateBytes(*plan_, moment_bytes_)),
       ", activations ", Mebibytes(plan_->arena_bytes()), "), but ", Mebibytes(room),
       capped ? absl::StrCat(" are allowed by resources.gpu_memory")
              : absl::StrCat(" of ", Mebibytes(total_bytes), " are free"),
-      ": lower train.global_batch, raise accumulate, use recompute, precision bf16",
-      plan_->spec().offload_moments ? "" : " or resources.offload_optimizer",
-      plan_->keeps_constants() ? "; or set train.passes.keep_constants: false" : "",
-      leaves_bits ? "; or set train.passes.keep_dropout: false" : ""));
+      "; what would help: ", absl::StrJoin(AdviceFor(*plan_), "; ")));
 }
 
 absl::Status CudaExecutor::AllocateAll() {

@@ -488,5 +488,36 @@ TEST(CudaExecutorTest, RefusesWhatDoesNotFitAndLeavesNothingBehind) {
   EXPECT_LE(emulation::AllocatedBytes(), before + (small.ok() ? size_t{64} << 20 : 0));
 }
 
+TEST(CudaExecutorTest, AdvisesWhatTheJobDoesNotDoYet) {
+  const auto refusal = [](const TrainSpec& spec) {
+    const auto plan = Plan::Compile(spec).value();
+    Pages state(plan->state_bytes());
+    return std::string(Executor::Create(plan, {state.data(), nullptr, 0, 1000}).status().message());
+  };
+  const auto has = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  TrainSpec spec = OnGpu(TinyGpt());
+  spec.micro_batch = 4;
+  spec.eval_block = 2;
+  const std::string all = refusal(spec);
+  for (const char* const part : {"train.global_batch", "train.accumulate", "train.recompute",
+                                 "train.precision bf16", "resources.offload_optimizer"}) {
+    EXPECT_TRUE(has(all, part)) << part << ": " << all;
+  }
+  EXPECT_FALSE(has(all, "train.eval.block")) << all;
+  spec.micro_batch = 1;
+  spec.precision = "bf16";
+  spec.recompute.mode = RecomputeSpec::Mode::kBlocks;
+  spec.offload_moments = true;
+  spec.eval_block = 64;
+  const std::string done = refusal(spec);
+  for (const char* const part :
+       {"train.global_batch", "train.accumulate", "recompute", "bf16", "offload_optimizer"}) {
+    EXPECT_FALSE(has(done, part)) << part << ": " << done;
+  }
+  EXPECT_TRUE(has(done, "lower train.eval.block")) << done;
+}
+
 }  // namespace
 }  // namespace lockstep::engine
