@@ -43,6 +43,7 @@ class ArrayDataset : public Dataset {
   size_t own_bytes() const override {
     return samples_.own_bytes + samples_.labels.size() * sizeof(int32_t);
   }
+  InputOrigin origin() const override { return {Name(samples_.type), {}}; }
 
   absl::Status ReadBatch(const ReadRequest& request,
                          absl::Span<void* const> fields) const override {
@@ -126,7 +127,8 @@ absl::Status SetNormalisation(const std::string& what, const std::vector<double>
       return absl::InvalidArgumentError(
           absl::StrCat(what, ": mean ", m, " and std ", s, ": std must be positive, both finite"));
     }
-    const double unit = samples->type == NpyType::kUInt8 ? 255.0 : 1.0;
+    const bool pixels = samples->type == NpyType::kUInt8 && !samples->raw_bytes;
+    const double unit = pixels ? 255.0 : 1.0;
     samples->scale.push_back(static_cast<float>(1.0 / (unit * s)));
     samples->shift.push_back(static_cast<float>(-m / s));
   }

@@ -28,8 +28,9 @@ struct Stretch {
 struct ArraySamples {
   std::vector<Stretch> stretches;
   NpyType type = NpyType::kUInt8;
-  std::vector<int64_t> shape;   // of one sample
-  std::vector<int32_t> labels;  // of all samples
+  bool raw_bytes = false;            // of uint8: see SetNormalisation
+  std::vector<int64_t> shape;        // of one sample
+  std::vector<int32_t> labels;       // of all samples
   int64_t classes = 0;
   // value * scale + shift; one of each, or one for each index of the sample's first extent.
   std::vector<float> scale = {1};
@@ -40,7 +41,8 @@ struct ArraySamples {
   std::function<absl::Status()> check;
 };
 
-// scale and shift for (value - mean) / std; uint8 values are first divided by 255. `mean` and `std`
+// scale and shift for (value - mean) / std; uint8 values are first divided by 255, unless
+// raw_bytes is set. `mean` and `std`
 // have one number, or one for each of `channels`, or none (0 and 1).
 // Errors: InvalidArgument naming `what` (such as "data.npy").
 absl::Status SetNormalisation(const std::string& what, const std::vector<double>& mean,

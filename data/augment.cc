@@ -49,6 +49,7 @@ class AugmentedDataset : public Dataset {
   const std::vector<FieldSpec>& fields() const override { return base_->fields(); }
   int64_t classes() const override { return base_->classes(); }
   size_t own_bytes() const override { return base_->own_bytes(); }
+  InputOrigin origin() const override { return base_->origin(); }
 
   absl::Status ReadBatch(const ReadRequest& request,
                          absl::Span<void* const> fields) const override {

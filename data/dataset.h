@@ -25,6 +25,12 @@ struct ReadRequest {
   int shard = 0;
 };
 
+// What the files of a data set say of its first field, besides its shape.
+struct InputOrigin {
+  std::string type = {};                  // as numpy names it: "uint8"; empty: not told
+  std::vector<std::string> columns = {};  // a table's, but the label's; empty: they have no names
+};
+
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -41,6 +47,7 @@ class Dataset {
   // own: what was read from files. A mapped file, which processes share, is none of them. The same
   // wherever the files are the same.
   virtual size_t own_bytes() const { return 0; }
+  virtual InputOrigin origin() const { return {}; }
 };
 
 struct SyntheticSource {
@@ -60,6 +67,7 @@ struct IdxSource {
   std::string train_images, train_labels, test_images, test_labels;
   double mean = 0;
   double std = 1;
+  bool raw_bytes = false;  // bytes are numbers, and not pixels that are divided by 255
 };
 // Bytes as tokens. Fields: "tokens" and "labels" i32 [length], the labels being the next bytes.
 // With `masked` above 0: "tokens", "segments" and "labels" for a masked language model, which
@@ -90,6 +98,7 @@ struct NpySource {
   std::vector<double> mean, std;  // one for all, one for each channel, or none: 0 and 1
   int64_t vocab = 0;              // above 0: the inputs are token numbers below it (npy_tokens.h)
   int64_t padding = -1;           // the token that fills samples up at their end; negative: none
+  bool raw_bytes = false;         // uint8 are numbers, and not pixels that are divided by 255
 };
 struct CsvSource {
   std::string train, test;

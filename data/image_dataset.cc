@@ -17,14 +17,17 @@
 namespace lockstep::data {
 namespace {
 
+// What a white pixel is divided by.
+constexpr double kPixelUnit = 255;
+
 class ImageDataset : public Dataset {
  public:
   ImageDataset(std::unique_ptr<IdxArray> images, std::unique_ptr<IdxArray> labels, int64_t classes,
-               double mean, double std)
+               double mean, double std, double unit)
       : images_(std::move(images)),
         labels_(std::move(labels)),
         classes_(classes),
-        scale_(static_cast<float>(1.0 / (255.0 * std))),
+        scale_(static_cast<float>(1.0 / (unit * std))),
         shift_(static_cast<float>(-mean / std)),
         kernels_(BestRowKernels()) {
     const std::vector<int64_t>& dims = images_->dims();
@@ -39,6 +42,7 @@ class ImageDataset : public Dataset {
   int64_t size() const override { return images_->dims()[0]; }
   const std::vector<FieldSpec>& fields() const override { return fields_; }
   int64_t classes() const override { return classes_; }
+  InputOrigin origin() const override { return {"uint8", {}}; }
 
   absl::Status ReadBatch(const ReadRequest& request,
                          absl::Span<void* const> fields) const override {
@@ -116,7 +120,7 @@ absl::StatusOr<Files> FindPair(const std::string& images, const std::string& lab
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenPair(const Files& files,
                                                   std::unique_ptr<IdxArray> labels, int64_t classes,
-                                                  double mean, double std) {
+                                                  double mean, double std, double unit) {
   if (!(std > 0) || !std::isfinite(mean) || !std::isfinite(std)) {
     return absl::InvalidArgumentError(
         absl::StrCat("mean ", mean, " and std ", std, ": std must be positive, both finite"));
@@ -131,7 +135,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenPair(const Files& files,
                                             " samples, but ", files.labels, " has ",
                                             labels->dims()[0]));
   }
-  return std::make_unique<ImageDataset>(std::move(images), std::move(labels), classes, mean, std);
+  return std::make_unique<ImageDataset>(std::move(images), std::move(labels), classes, mean, std,
+                                        unit);
 }
 
 }  // namespace
@@ -148,7 +153,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenFashionMnist(const FashionMnistSour
                                "its folder in data.fashion_mnist.path"));
   LS_ASSIGN_OR_RETURN(std::unique_ptr<IdxArray> labels, IdxArray::Open(files.labels));
   LS_ASSIGN_OR_RETURN(std::unique_ptr<Dataset> dataset,
-                      OpenPair(files, std::move(labels), 10, source.mean, source.std));
+                      OpenPair(files, std::move(labels), 10, source.mean, source.std, kPixelUnit));
   if (dataset->fields()[0].shape != std::vector<int64_t>{1, 28, 28}) {
     return absl::DataLossError(absl::StrCat(files.images, ": the images are not 28 x 28"));
   }
@@ -178,18 +183,21 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const IdxSource& source, Split 
     classes = count(*train_labels);
     LS_RETURN_IF_ERROR(train_labels->Check());
   }
-  return OpenPair(files, std::move(labels), classes, source.mean, source.std);
+  return OpenPair(files, std::move(labels), classes, source.mean, source.std,
+                  source.raw_bytes ? 1.0 : kPixelUnit);
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxInputs(const std::string& path,
                                                        const std::vector<double>& mean,
-                                                       const std::vector<double>& std) {
+                                                       const std::vector<double>& std,
+                                                       bool raw_bytes) {
   LS_ASSIGN_OR_RETURN(const std::string file, FindEither(path, "Inputs are a .npy or an IDX file"));
   LS_ASSIGN_OR_RETURN(std::shared_ptr<IdxArray> images, IdxArray::Open(file));
   if (images->dims().size() < 2) {
     return absl::DataLossError(absl::StrCat(path, ": images need at least 2 dimensions"));
   }
   ArraySamples samples;
+  samples.raw_bytes = raw_bytes;
   samples.shape.assign(images->dims().begin() + 1, images->dims().end());
   if (samples.shape.size() == 2) samples.shape.insert(samples.shape.begin(), 1);
   size_t bytes = 1;

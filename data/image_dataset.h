@@ -21,10 +21,12 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenFashionMnist(const FashionMnistSour
                                                           Split split);
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const IdxSource& source, Split split);
 
-// The images of one file, every label 0: for prediction. Errors: as Open (dataset.h).
+// The images of one file, every label 0: for prediction. `raw_bytes` as in IdxSource. Errors: as
+// Open (dataset.h).
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxInputs(const std::string& path,
                                                        const std::vector<double>& mean,
-                                                       const std::vector<double>& std);
+                                                       const std::vector<double>& std,
+                                                       bool raw_bytes = false);
 
 }  // namespace lockstep::data
 

@@ -61,6 +61,7 @@ absl::StatusOr<ArraySamples> InputsOf(const std::string& path, const NpySource& 
   }
   ArraySamples samples;
   samples.type = array->type();
+  samples.raw_bytes = source.raw_bytes;
   samples.shape.assign(array->shape().begin() + 1, array->shape().end());
   size_t stride = SizeOf(array->type());
   for (const int64_t extent : samples.shape) stride *= static_cast<size_t>(extent);
@@ -70,6 +71,21 @@ absl::StatusOr<ArraySamples> InputsOf(const std::string& path, const NpySource& 
   samples.check = [array = array.get()] { return array->Check(); };
   samples.owner = std::move(array);
   return samples;
+}
+
+// Checks that bytes of the test split's inputs, which are of `type`, are divided by 255 as those of
+// the training split are. A model's test split may have come here without these.
+absl::Status CheckUnits(const NpySource& source, NpyType type) {
+  if (source.raw_bytes || source.train_inputs.empty()) return absl::OkStatus();
+  const auto trained = NpyArray::Open(source.train_inputs);
+  if (absl::IsNotFound(trained.status())) return absl::OkStatus();
+  LS_RETURN_IF_ERROR(trained.status());
+  const NpyType other = (*trained)->type();
+  if ((type == NpyType::kUInt8) == (other == NpyType::kUInt8)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(source.train_inputs, " is ", Name(other), " and ", source.test_inputs, " ",
+                   Name(type), type == NpyType::kUInt8 ? ", which" : ": the training inputs",
+                   " alone would be divided by 255: save both alike"));
 }
 
 }  // namespace
@@ -85,6 +101,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenNpy(const NpySource& source, Split 
   }
   if (source.vocab > 0) return OpenNpyTokens(source, split);
   LS_ASSIGN_OR_RETURN(ArraySamples samples, InputsOf(inputs, source));
+  if (!train) LS_RETURN_IF_ERROR(CheckUnits(source, samples.type));
   LS_ASSIGN_OR_RETURN(samples.labels, LabelsOf(labels));
   samples.classes = ClassesOf(samples.labels);
   if (!train && !source.train_labels.empty()) {

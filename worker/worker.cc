@@ -391,8 +391,9 @@ class Worker {
       const std::string folder = RunDir(bootstrap_.assignment()) + "/model";
       LS_RETURN_IF_ERROR(
           WorkOnDisk(&board_, clock_, [&](const std::function<bool()>& go_on) -> absl::Status {
-            LS_ASSIGN_OR_RETURN(const WrittenModel model, WriteModel(folder, job_, trainer_->plan(),
-                                                                     trainer_->state(), go_on));
+            LS_ASSIGN_OR_RETURN(const WrittenModel model,
+                                WriteModel(folder, job_, trainer_->plan(), trainer_->state(),
+                                           data_.data().train->origin(), go_on));
             finished.set_model_path(model.path);
             finished.set_model_sha256(model.sha256);
             return absl::OkStatus();

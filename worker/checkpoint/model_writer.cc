@@ -17,7 +17,8 @@ namespace lockstep::worker {
 namespace {
 
 // A ModelConfig (proto/model.proto).
-std::string ConfigJson(const JobSpec& job, const engine::Plan& plan) {
+std::string ConfigJson(const JobSpec& job, const engine::Plan& plan,
+                       const data::InputOrigin& inputs) {
   const engine::InputSpec& input = plan.spec().input;
   const auto field_json = [](const FieldSpec& field) {
     const bool real = field.type == FieldSpec::Type::kFloat32;
@@ -34,6 +35,8 @@ std::string ConfigJson(const JobSpec& job, const engine::Plan& plan) {
   config.Raw("data", MessageJson(job.train().data()));
   config.Add("precision", plan.spec().precision).Add("seed", job.train().seed());
   config.Add("eval_block", plan.spec().eval_block);
+  if (!inputs.type.empty()) config.Add("input_type", inputs.type);
+  if (!inputs.columns.empty()) config.Raw("columns", JsonArrayOf(inputs.columns));
   Passes passes = job.train().passes();
   // What only places memory or orders work is nothing of the model's.
   passes.clear_in_place();
@@ -125,6 +128,7 @@ absl::StatusOr<std::string> HashWeights(const engine::Plan& plan, const void* st
 
 absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& job,
                                         const engine::Plan& plan, const void* state,
+                                        const data::InputOrigin& inputs,
                                         const std::function<bool()>& go_on) {
   WrittenModel written;
   written.path = dir + "/model.safetensors";
@@ -135,7 +139,7 @@ absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& j
         WriteWeights(dir + "/ema.safetensors", plan, state, engine::Weights::kAverage, go_on)
             .status());
   }
-  LS_RETURN_IF_ERROR(WriteFileDurably(dir + "/config.json", ConfigJson(job, plan)));
+  LS_RETURN_IF_ERROR(WriteFileDurably(dir + "/config.json", ConfigJson(job, plan, inputs)));
   return written;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "data/dataset.h"
 #include "engine/engine.h"
 #include "proto/job.pb.h"
 
@@ -32,11 +33,13 @@ absl::StatusOr<std::string> HashWeights(const engine::Plan& plan, const void* st
                                         engine::Weights weights,
                                         const std::function<bool()>& go_on);
 
-// Writes into `dir` (made if it is not there). Blocks until all files are durable:
+// Writes into `dir` (made if it is not there). `inputs`: what the training split's files say of
+// them (data::Dataset::origin). Blocks until all files are durable:
 // model.safetensors, config.json, and ema.safetensors where there are averages. `go_on` as in
 // WriteWeights. Errors: those of the file system, naming the file; Cancelled.
 absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& job,
                                         const engine::Plan& plan, const void* state,
+                                        const data::InputOrigin& inputs,
                                         const std::function<bool()>& go_on = nullptr);
 
 }  // namespace lockstep::worker

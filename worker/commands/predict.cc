@@ -54,17 +54,19 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& 
   if (request.inputs().empty()) {
     const bool other = request.has_data();
     return OpenTestSplit(data, other ? request.data().train().seed() : model.config().seed(),
-                         other ? request.data().workdir() : model.config().workdir());
+                         other ? request.data().workdir() : model.config().workdir(),
+                         model.takes_raw_bytes());
   }
   Train train;
   *train.mutable_data() = data;
   LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(train));
-  const data::NpySource like = NormalisationOf(source, model.config());
+  data::NpySource like = NormalisationOf(source, model.config());
+  like.raw_bytes = model.takes_raw_bytes();
   if (absl::EndsWith(request.inputs(), ".npy")) {
     const bool each_token = !model.plan().spec().input.fields.back().shape.empty();
     return data::OpenNpyInputs(request.inputs(), like, each_token);
   }
-  return data::OpenIdxInputs(request.inputs(), like.mean, like.std);
+  return data::OpenIdxInputs(request.inputs(), like.mean, like.std, like.raw_bytes);
 }
 
 // Where the answers go: stdout or a file that appears whole.

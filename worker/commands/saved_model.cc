@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -220,6 +221,12 @@ absl::Status SavedModel::CheckFits(const data::Dataset& dataset) const {
                          "the data has");
 }
 
+bool SavedModel::takes_raw_bytes() const {
+  const Data& data = config_.data();
+  const bool numbers = !config_.input_type().empty() && config_.input_type() != "uint8";
+  return data.has_csv() || (data.has_npy() && numbers);
+}
+
 absl::Status SavedModel::ForEachBlock(const data::Dataset& dataset, const BlockReader::Run& run) {
   LS_RETURN_IF_ERROR(CheckFits(dataset));
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<BlockReader> reader,
@@ -228,11 +235,14 @@ absl::Status SavedModel::ForEachBlock(const data::Dataset& dataset, const BlockR
 }
 
 absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, uint64_t seed,
-                                                             const std::string& workdir) {
+                                                             const std::string& workdir,
+                                                             bool raw_bytes) {
   Train train;
   *train.mutable_data() = data;
   train.set_seed(seed);
-  LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(train));
+  LS_ASSIGN_OR_RETURN(data::Source source, DataSource(train));
+  if (auto* const npy = std::get_if<data::NpySource>(&source)) npy->raw_bytes = raw_bytes;
+  if (auto* const idx = std::get_if<data::IdxSource>(&source)) idx->raw_bytes = raw_bytes;
   // A model may have come here without the folder, and its data need not lie in there.
   const int missing = workdir.empty() || ::chdir(workdir.c_str()) == 0 ? 0 : errno;
   absl::StatusOr<std::unique_ptr<data::Dataset>> dataset = data::Open(source, data::Split::kTest);

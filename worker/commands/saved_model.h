@@ -40,6 +40,9 @@ class SavedModel {
 
   // Errors: InvalidArgument when samples of `dataset` are not what the model takes.
   absl::Status CheckFits(const data::Dataset& dataset) const;
+  // Returns whether it learnt from files of numbers, so that bytes are numbers too, and not pixels
+  // that are divided by 255.
+  bool takes_raw_bytes() const;
 
   // Runs all of `dataset` block by block. Errors: InvalidArgument (CheckFits), ResourceExhausted,
   // those of the data and of `run`.
@@ -61,9 +64,11 @@ class SavedModel {
 absl::Status CheckFinite(absl::Span<const float> outputs);
 
 // The samples of a config's or a job's data. Relative paths are meant from `workdir`, which the
-// process enters; empty, or not there: from where it is. Errors: those of data::Open.
+// process enters; empty, or not there: from where it is. `raw_bytes` as in data::NpySource. Errors:
+// those of data::Open.
 absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, uint64_t seed,
-                                                             const std::string& workdir);
+                                                             const std::string& workdir,
+                                                             bool raw_bytes = false);
 
 }  // namespace lockstep::worker
 

@@ -104,7 +104,7 @@ TEST_F(FormatsTest, NpyArraysOfEveryType) {
   NpySource source;
   source.train_inputs = WriteNpy<float>("x.npy", NpyType::kFloat32, {3, 2}, {1, 2, 3, 4, 5, 6});
   source.train_labels = WriteNpy<int64_t>("y.npy", NpyType::kInt64, {3}, {0, 4, 1});
-  source.test_inputs = WriteNpy<uint8_t>("tx.npy", NpyType::kUInt8, {2, 2}, {0, 255, 51, 102});
+  source.test_inputs = WriteNpy<float>("tx.npy", NpyType::kFloat32, {2, 2}, {0, 1, 0.2F, 0.4F});
   source.test_labels = WriteNpy<uint8_t>("ty.npy", NpyType::kUInt8, {2}, {2, 3});
   source.mean = {1};
   source.std = {2};
@@ -123,6 +123,35 @@ TEST_F(FormatsTest, NpyArraysOfEveryType) {
   const auto alone = OpenNpyInputs(source.test_inputs, source);
   ASSERT_TRUE(alone.ok());
   EXPECT_EQ((*alone)->size(), 2);
+  // Bytes are pixels.
+  source.train_inputs = WriteNpy<uint8_t>("x1.npy", NpyType::kUInt8, {3, 2}, {0, 1, 2, 3, 4, 5});
+  source.test_inputs = WriteNpy<uint8_t>("tx1.npy", NpyType::kUInt8, {2, 2}, {0, 255, 51, 102});
+  EXPECT_NEAR(ReadSamples(**Open(source, Split::kTest), {1}).inputs[0], (0.2 - 1) / 2, 1e-6);
+}
+
+// Only one of them would be divided by 255.
+TEST_F(FormatsTest, BytesOfOneSplitAndNumbersOfTheOtherAreRefused) {
+  NpySource source;
+  source.train_labels = WriteNpy<int64_t>("y.npy", NpyType::kInt64, {2}, {0, 1});
+  source.test_labels = source.train_labels;
+  const std::string bytes = WriteNpy<uint8_t>("b.npy", NpyType::kUInt8, {2, 1}, {3, 4});
+  const std::string whole = WriteNpy<int64_t>("i.npy", NpyType::kInt64, {2, 1}, {3, 4});
+  const std::string real = WriteNpy<double>("d.npy", NpyType::kFloat64, {2, 1}, {3, 4});
+  const auto test = [&source](const std::string& train_inputs, const std::string& test_inputs) {
+    source.train_inputs = train_inputs;
+    source.test_inputs = test_inputs;
+    return Open(source, Split::kTest).status();
+  };
+  const absl::Status one = test(whole, bytes);
+  EXPECT_EQ(one.code(), absl::StatusCode::kInvalidArgument) << one;
+  EXPECT_THAT(std::string(one.message()), HasSubstr("i.npy is int64 and " + bytes +
+                                                    " uint8, which alone would be divided by "
+                                                    "255: save both alike"));
+  EXPECT_THAT(std::string(test(bytes, real).message()), HasSubstr("b.npy is uint8 and"));
+  EXPECT_TRUE(test(bytes, bytes).ok());
+  EXPECT_TRUE(test(whole, real).ok());
+  // The test split of a model that came here without its training inputs.
+  EXPECT_TRUE(test(folder_ + "gone.npy", bytes).ok());
 }
 
 TEST_F(FormatsTest, NpyErrorsNameTheFile) {

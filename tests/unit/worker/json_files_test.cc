@@ -73,7 +73,7 @@ TEST_F(JsonFiles, ConfigOfAModel) {
   const JobData data = OpenJobData(job).value();
   const CompiledJob compiled = CompileJob(job, data).value();
   const std::vector<char> state(compiled.plan->state_bytes());
-  ASSERT_TRUE(WriteModel(dir_, job, *compiled.plan, state.data()).ok());
+  ASSERT_TRUE(WriteModel(dir_, job, *compiled.plan, state.data(), {"float32", {"a", "b"}}).ok());
   const std::string text = Read("config.json");
   documents_.Check("config.json", text);
   documents_.ExpectAllWritten();
@@ -87,6 +87,8 @@ TEST_F(JsonFiles, ConfigOfAModel) {
   EXPECT_EQ(parsed.seed(), ~uint64_t{0});
   EXPECT_EQ(parsed.data().synthetic().train_samples(), 5000000000);
   EXPECT_EQ(parsed.fields(0).shape(0), 8);
+  EXPECT_EQ(parsed.input_type(), "float32");
+  EXPECT_EQ(config["columns"][1], "b");
   EXPECT_EQ(parsed.workdir(), std::filesystem::current_path().string()) << "where the worker is";
 }
 

@@ -317,7 +317,7 @@ TEST_F(SavedModelTest, IsBuiltAgainFromItsFolder) {
       engine::Executor::Create(job.compiled.plan, {state.get(), arena.get()}).value();
   executor->InitState();
   ASSERT_TRUE(
-      WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
+      WriteModel(folder_, spec, *job.compiled.plan, state.get(), job.data.train->origin()).ok());
 
   const auto model = SavedModel::Open(folder_, 1, "", 50);
   ASSERT_TRUE(model.ok()) << model.status();
@@ -353,7 +353,7 @@ TEST_F(SavedModelTest, IsComputedWithTheJobsPasses) {
   const Compiled job(spec);
   const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
   ASSERT_TRUE(
-      WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
+      WriteModel(folder_, spec, *job.compiled.plan, state.get(), job.data.train->origin()).ok());
   const auto model = SavedModel::Open(folder_, 1, "", 50);
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_FALSE((*model)->plan().spec().passes.fuse);
@@ -366,7 +366,7 @@ TEST_F(SavedModelTest, AnInputThatIsNotFiniteIsNamed) {
   const Compiled job(spec);
   const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
   ASSERT_TRUE(
-      WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
+      WriteModel(folder_, spec, *job.compiled.plan, state.get(), job.data.train->origin()).ok());
   PredictRequest request;
   request.set_model(folder_);
   request.set_threads(1);
@@ -393,7 +393,7 @@ TEST_F(SavedModelTest, SaysWhatIsMissingOrWrong) {
   const Compiled job(spec);
   const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
   ASSERT_TRUE(
-      WriteModel(folder_, spec, *job.compiled.plan, state.get()).ok());
+      WriteModel(folder_, spec, *job.compiled.plan, state.get(), job.data.train->origin()).ok());
   std::string config;
   {
     std::ifstream file(folder_ + "/config.json");
@@ -418,6 +418,113 @@ TEST_F(SavedModelTest, SaysWhatIsMissingOrWrong) {
   const auto model = SavedModel::Open(folder_, 1, "", 50);
   const auto other = OpenTestSplit(data, 0, "");
   EXPECT_EQ((*model)->CheckFits(**other).code(), absl::StatusCode::kInvalidArgument);
+}
+
+// A model of two numbers, and inputs in files of each kind.
+class InputsTest : public SavedModelTest {
+ protected:
+  std::string Write(const std::string& name, const std::string& bytes) {
+    std::ofstream(folder_ + "/" + name, std::ios::binary) << bytes;
+    return folder_ + "/" + name;
+  }
+  template <typename T>
+  std::string WriteNpy(const std::string& name, data::NpyType type,
+                       const std::vector<int64_t>& shape, const std::vector<T>& values) {
+    const auto* const bytes = reinterpret_cast<const char*>(values.data());
+    return Write(
+        name, data::FormatNpyHeader(type, shape) + std::string(bytes, values.size() * sizeof(T)));
+  }
+  std::string Labels(const std::string& name) {
+    return WriteNpy<int64_t>(name, data::NpyType::kInt64, {3}, {0, 1, 2});
+  }
+  // The same three samples in each type.
+  std::vector<std::string> Inputs() {
+    return {WriteNpy<uint8_t>("u8.npy", data::NpyType::kUInt8, {3, 2}, {1, 200, 30, 4, 5, 60}),
+            WriteNpy<int32_t>("i32.npy", data::NpyType::kInt32, {3, 2}, {1, 200, 30, 4, 5, 60}),
+            WriteNpy<int64_t>("i64.npy", data::NpyType::kInt64, {3, 2}, {1, 200, 30, 4, 5, 60}),
+            WriteNpy<float>("f32.npy", data::NpyType::kFloat32, {3, 2}, {1, 200, 30, 4, 5, 60}),
+            WriteNpy<double>("f64.npy", data::NpyType::kFloat64, {3, 2}, {1, 200, 30, 4, 5, 60}),
+            Write("u8-idx2-ubyte",
+                  std::string("\0\0\x8\x2\0\0\0\x3\0\0\0\x2", 12) + "\x1\xc8\x1e\x4\x5\x3c")};
+  }
+  JobSpec Job() {
+    JobSpec job = SmallJob();
+    job.mutable_train()->clear_data();
+    job.mutable_train()->set_global_batch(4);
+    return job;
+  }
+  JobSpec TableJob(const std::string& name, const std::string& header) {
+    JobSpec job = Job();
+    Csv& csv = *job.mutable_train()->mutable_data()->mutable_csv();
+    csv.set_train(Write(name, header + "\n1,200,0\n30,4,1\n5,60,2\n"));
+    csv.set_test(csv.train());
+    return job;
+  }
+  JobSpec ArrayJob(const std::string& inputs) {
+    JobSpec job = Job();
+    Npy& npy = *job.mutable_train()->mutable_data()->mutable_npy();
+    npy.set_train_inputs(inputs);
+    npy.set_test_inputs(inputs);
+    npy.set_train_labels(Labels("y.npy"));
+    npy.set_test_labels(npy.train_labels());
+    return job;
+  }
+  void Train(const JobSpec& spec) {
+    const Compiled job(spec);
+    const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
+    const AlignedMemory arena = AllocateAligned(job.compiled.plan->arena_bytes());
+    const auto executor =
+        engine::Executor::Create(job.compiled.plan, {state.get(), arena.get()}).value();
+    executor->InitState();
+    ASSERT_TRUE(
+        WriteModel(folder_, spec, *job.compiled.plan, state.get(), job.data.train->origin()).ok());
+  }
+  std::string Predictions(const std::string& inputs) {
+    PredictRequest request;
+    request.set_model(folder_);
+    request.set_inputs(inputs);
+    request.set_out(folder_ + "/out.jsonl");
+    request.set_probabilities(true);
+    const absl::Status status = AnswerPredict(request);
+    if (!status.ok()) return std::string(status.message());
+    std::ifstream file(request.out());
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  // What eval says of the model on the test split of `data`, but for the time; or its error.
+  std::string Evaluation(const JobSpec& data) {
+    EvalRequest request;
+    request.set_model(folder_);
+    *request.mutable_data() = data;
+    testing::internal::CaptureStdout();
+    const absl::Status status = AnswerEval(request, /*json=*/true);
+    const std::string text = testing::internal::GetCapturedStdout();
+    return status.ok() ? text.substr(0, text.find("\"seconds\"")) : std::string(status.message());
+  }
+};
+
+TEST_F(InputsTest, BytesAreNumbersWhereTheModelLearntFromNumbers) {
+  const std::vector<std::string> inputs = Inputs();
+  for (const JobSpec& job : {TableJob("t.csv", "a,b,label"), ArrayJob(folder_ + "/i64.npy")}) {
+    Train(job);
+    const std::string expected = Predictions(inputs[4]);
+    ASSERT_THAT(expected, HasSubstr("\"index\":2"));
+    const std::string evaluated = Evaluation(ArrayJob(inputs[4]));
+    ASSERT_THAT(evaluated, HasSubstr("\"samples\":3"));
+    for (const std::string& file : inputs) {
+      EXPECT_EQ(Predictions(file), expected) << file;
+      if (file.ends_with(".npy")) EXPECT_EQ(Evaluation(ArrayJob(file)), evaluated) << file;
+    }
+  }
+  // Those of a model that learnt from bytes are pixels, as before.
+  Train(ArrayJob(inputs[0]));
+  const std::string pixels = Predictions(inputs[0]);
+  EXPECT_NE(pixels, Predictions(inputs[4]));
+  std::vector<double> shares;
+  for (const double value : {1, 200, 30, 4, 5, 60}) shares.push_back(value / 255);
+  EXPECT_EQ(Predictions(inputs[5]), pixels);
+  const auto labels = [](const std::string& lines) { return lines.substr(0, 20); };
+  EXPECT_EQ(labels(Predictions(WriteNpy("s.npy", data::NpyType::kFloat64, {3, 2}, shares))),
+            labels(pixels));
 }
 
 }  // namespace
