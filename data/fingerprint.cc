@@ -14,6 +14,7 @@
 #include "common/hash_bytes.h"
 #include "common/mapped_bytes.h"
 #include "common/status.h"
+#include "data/folder_files.h"
 #include "data/image_dataset.h"
 
 namespace lockstep::data {
@@ -82,22 +83,6 @@ absl::StatusOr<FileFingerprint> FingerprintNext(const std::string& path, uint64_
   return FingerprintFile(path, whole_bytes);
 }
 
-// The folder's files in the order of their names.
-absl::StatusOr<std::vector<std::string>> FilesIn(const std::string& folder) {
-  std::vector<std::string> paths;
-  std::error_code error;
-  fs::recursive_directory_iterator it(folder, error);
-  for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
-    if (!it->is_symlink(error) && it->is_regular_file(error)) paths.push_back(it->path().string());
-  }
-  if (error) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the folder ", folder, " cannot be read: ", error.message()));
-  }
-  std::sort(paths.begin(), paths.end());
-  return paths;
-}
-
 // What the file system says of the file.
 std::string StampOf(const std::string& path) {
   struct stat found {};
@@ -110,7 +95,7 @@ std::string StampOf(const std::string& path) {
 // The folder's files in the order of their names, then the folder itself.
 absl::StatusOr<std::vector<FileFingerprint>> FingerprintFolder(const std::string& folder,
                                                                const FingerprintOptions& options) {
-  LS_ASSIGN_OR_RETURN(const std::vector<std::string> paths, FilesIn(folder));
+  LS_ASSIGN_OR_RETURN(const std::vector<std::string> paths, FilesOfFolder(folder));
   std::vector<FileFingerprint> files;
   std::string names;
   const uint64_t share = options.folder_bytes / std::max<size_t>(1, paths.size());
@@ -179,7 +164,7 @@ uint64_t StampFiles(const Source& source, bool test) {
       absl::StrAppend(&stamps, StampOf(path));
       continue;
     }
-    const absl::StatusOr<std::vector<std::string>> files = FilesIn(path);
+    const absl::StatusOr<std::vector<std::string>> files = FilesOfFolder(path);
     if (!files.ok()) continue;  // who opens it says so
     for (const std::string& file : *files) absl::StrAppend(&stamps, StampOf(file));
   }

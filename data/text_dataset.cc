@@ -18,6 +18,7 @@
 #include "common/mapped_bytes.h"
 #include "common/philox.h"
 #include "common/status.h"
+#include "data/folder_files.h"
 #include "data/token_windows.h"
 
 namespace lockstep::data {
@@ -32,8 +33,7 @@ constexpr size_t kMappedFiles = 24000;
 // The bytes of several files one after another.
 class Text {
  public:
-  // A file, or the regular files of a folder and of those in it, by name; links are not followed,
-  // so that nothing is read twice. Their lengths alone are looked at.
+  // A file, or those of a folder (FilesOfFolder). Their lengths alone are looked at.
   static absl::StatusOr<std::unique_ptr<Text>> Find(const std::string& path) {
     LS_ASSIGN_OR_RETURN(std::vector<std::string> names, FilesOf(path));
     auto text = std::make_unique<Text>();
@@ -168,18 +168,7 @@ class Text {
           absl::StrCat("no text at ", path, ": name a file or a folder in data.text.path"));
     }
     if (!fs::is_directory(path, error)) return std::vector<std::string>{path};
-    std::vector<std::string> names;
-    fs::recursive_directory_iterator it(path, error);
-    for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
-      if (!it->is_symlink(error) && it->is_regular_file(error))
-        names.push_back(it->path().string());
-    }
-    if (error) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the folder ", path, " cannot be read: ", error.message()));
-    }
-    std::sort(names.begin(), names.end());
-    return names;
+    return FilesOfFolder(path);
   }
 
   std::vector<File> files_;

@@ -168,5 +168,23 @@ TEST_F(FingerprintTest, OfAFolderNoMoreIsReadThanIsAskedFor) {
   EXPECT_NE(hash(1, 1 << 16), small) << "a small file is read whole";
 }
 
+TEST_F(FingerprintTest, OfAFolderOfLinksTheFilesCountThatTheyLeadTo) {
+  TextSource text;
+  text.path = folder_ + "/text";
+  Write("text/own", "its own");
+  Write("blob", "one");
+  fs::create_symlink(folder_ + "/blob", folder_ + "/text/a");
+  const auto first = Of(text);
+  ASSERT_EQ(first.size(), 3u);
+  EXPECT_EQ(first[0].path, folder_ + "/text/a");
+  EXPECT_EQ(first[0].bytes, 3u);
+  const uint64_t stamp = StampFiles(text, true);
+  Write("blob", "three");
+  EXPECT_NE(Of(text)[0].hash, first[0].hash);
+  EXPECT_NE(StampFiles(text, true), stamp);
+  fs::remove(folder_ + "/blob");
+  EXPECT_EQ(FingerprintFiles(text, {}).status().code(), absl::StatusCode::kNotFound);
+}
+
 }  // namespace
 }  // namespace lockstep::data

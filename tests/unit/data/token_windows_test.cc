@@ -56,7 +56,7 @@ std::string Shorts(const std::vector<uint16_t>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * 2};
 }
 
-TEST_F(TokenWindowsTest, AFolderIsItsFilesInOrderAndLinksAreNotFollowed) {
+TEST_F(TokenWindowsTest, AFolderIsItsFilesInOrderEachOnce) {
   Write("b", "fghij");
   Write("a", "abcde");
   Write("empty", "");
@@ -72,6 +72,47 @@ TEST_F(TokenWindowsTest, AFolderIsItsFilesInOrderAndLinksAreNotFollowed) {
       Open(TextSource{.path = folder_, .length = 3, .test_fraction = 0.34}, Split::kTest);
   ASSERT_TRUE(test.ok());
   EXPECT_THAT(Read(**test, {0})[1], ElementsAre('h', 'i', 'j'));
+}
+
+// As caches of downloads have them: each name in the folder is a link to a file elsewhere.
+TEST_F(TokenWindowsTest, LinksToFilesAreFollowedEachFileOnce) {
+  namespace fs = std::filesystem;
+  fs::create_directories(folder_ + "blobs/more");
+  fs::create_directories(folder_ + "links/in");
+  Write("blobs/2", "abcdef");
+  Write("blobs/1", "ghijkl");
+  fs::create_symlink(folder_ + "blobs/2", folder_ + "links/a");
+  fs::create_symlink("../../blobs/1", folder_ + "links/in/b");
+  fs::create_symlink("in/b", folder_ + "links/z");  // the same file again
+  const auto read = [this] {
+    const auto train =
+        Open(TextSource{.path = folder_ + "links", .length = 3, .test_fraction = 0}, Split::kTrain);
+    EXPECT_TRUE(train.ok()) << train.status();
+    std::string all;
+    for (int64_t i = 0; train.ok() && i < (*train)->size(); ++i) {
+      const auto fields = Read(**train, {i});
+      for (const int32_t token : fields[0]) all += static_cast<char>(token);
+    }
+    return all;
+  };
+  EXPECT_EQ(read(), "abcdefghi");
+  // A file is itself before it is what a link names, and stands where its own name does.
+  Write("links/n", "mnopqr");
+  fs::create_symlink("n", folder_ + "links/0");
+  EXPECT_EQ(read(), "abcdefghijklmno");
+  // Not folders, whose links may lead back; nor what is no file.
+  Write("blobs/more/x", "xxxxxx");
+  fs::create_symlink(folder_ + "blobs/more", folder_ + "links/folder");
+  fs::create_symlink("..", folder_ + "links/in/up");
+  fs::create_symlink("/dev/null", folder_ + "links/null");
+  EXPECT_EQ(read(), "abcdefghijklmno");
+  fs::create_symlink(folder_ + "blobs/3", folder_ + "links/gone");
+  for (const Split split : {Split::kTrain, Split::kTest}) {
+    const auto lost = Open(TextSource{.path = folder_ + "links", .length = 3}, split);
+    EXPECT_EQ(lost.status().code(), absl::StatusCode::kNotFound) << lost.status();
+    EXPECT_THAT(std::string(lost.status().message()),
+                HasSubstr(folder_ + "links/gone is a link that leads to no file"));
+  }
 }
 
 // The kernel allows a process 65,530 mappings: vm.max_map_count.
