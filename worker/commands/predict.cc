@@ -66,7 +66,12 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& 
     const bool each_token = !model.plan().spec().input.fields.back().shape.empty();
     return data::OpenNpyInputs(request.inputs(), like, each_token);
   }
-  return data::OpenIdxInputs(request.inputs(), like.mean, like.std, like.raw_bytes);
+  auto dataset = data::OpenIdxInputs(request.inputs(), like.mean, like.std, like.raw_bytes);
+  if (!absl::StrContains(dataset.status().message(), "not an IDX file")) return dataset;
+  return absl::Status(
+      dataset.status().code(),
+      absl::StrCat(dataset.status().message(),
+                   "; inputs are a .npy or an IDX file; a table goes with --data JOB.yaml"));
 }
 
 // Where the answers go: stdout or a file that appears whole.

@@ -527,5 +527,12 @@ TEST_F(InputsTest, BytesAreNumbersWhereTheModelLearntFromNumbers) {
             labels(pixels));
 }
 
+TEST_F(InputsTest, WhatIsNoFileOfInputsIsSaid) {
+  Train(TableJob("t.csv", "a,b,label"));
+  EXPECT_THAT(Predictions(folder_ + "/t.csv"),
+              AllOf(HasSubstr("t.csv"), HasSubstr("inputs are a .npy or an IDX file; a table goes "
+                                                  "with --data JOB.yaml")));
+}
+
 }  // namespace
 }  // namespace lockstep::worker
