@@ -90,9 +90,11 @@ absl::StatusOr<std::unique_ptr<Model>> Sequence::Make(std::vector<LayerSpec> lay
   }
   LS_RETURN_IF_ERROR(model->Add(&layers, "", &flow));
   if (flow.features() != input.classes) {
-    return absl::InvalidArgumentError(absl::StrCat("the last layer gives ", flow.features(),
-                                                   " values for ", input.classes,
-                                                   " classes: end with a linear layer"));
+    const bool linear = layers.back().kind == Kind::kLinear;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the last layer gives ", flow.features(), " values for ", input.classes, " classes: ",
+        linear ? absl::StrCat("its features must be ", input.classes, "; leave them out")
+               : "end with a linear layer"));
   }
   if (model->parameters_.empty()) return absl::InvalidArgumentError("no layer has parameters");
   const LayerSpec& last = layers.back();
@@ -121,6 +123,11 @@ absl::Status Sequence::Add(std::vector<LayerSpec>* layers, const std::string& pr
 absl::Status Sequence::AddLayer(LayerSpec* layer, Flow* flow) {
   switch (layer->kind) {
     case Kind::kLinear:
+      if (layer->width == 0) {
+        return absl::InvalidArgumentError(absl::StrCat("a linear layer needs features, from 1 to ",
+                                                       kMaxWidth,
+                                                       "; only the last layer may leave them out"));
+      }
       if (layer->width < 1 || layer->width > kMaxWidth) {
         return absl::InvalidArgumentError(
             absl::StrCat("a width of ", layer->width, ": it must be from 1 to ", kMaxWidth));

@@ -388,7 +388,15 @@ TEST(LayersTest, WrongModelsAreRefused) {
   EXPECT_THAT(Refusal(LayersSpec{{{.kind = Kind::kFlatten}, {.kind = Kind::kConv, .width = 3}}}),
               HasSubstr("layer 1: a convolution needs an image"));
   EXPECT_THAT(Refusal(LayersSpec{{{.kind = Kind::kLinear, .width = 11}}}),
-              HasSubstr("11 values for 10 classes"));
+              HasSubstr("11 values for 10 classes: its features must be 10; leave them out"));
+  EXPECT_THAT(Refusal(LayersSpec{{{.kind = Kind::kLinear, .width = 10},
+                                  {.kind = Kind::kFlatten},
+                                  {.kind = Kind::kLinear, .width = 5},
+                                  {.kind = Kind::kRelu}}}),
+              HasSubstr("5 values for 10 classes: end with a linear layer"));
+  EXPECT_THAT(Refusal(LayersSpec{{{.kind = Kind::kLinear}, {.kind = Kind::kLinear}}}),
+              HasSubstr("layer 0: a linear layer needs features, from 1 to 1048576; only the last "
+                        "layer may leave them out"));
   EXPECT_THAT(
       Refusal(LayersSpec{
           {{.kind = Kind::kResidual, .body = {{.kind = Kind::kConv, .width = 5}}, .shortcut = {}},
