@@ -43,7 +43,7 @@ class ArrayDataset : public Dataset {
   size_t own_bytes() const override {
     return samples_.own_bytes + samples_.labels.size() * sizeof(int32_t);
   }
-  InputOrigin origin() const override { return {Name(samples_.type), {}}; }
+  InputOrigin origin() const override { return {Name(samples_.type), samples_.columns}; }
 
   absl::Status ReadBatch(const ReadRequest& request,
                          absl::Span<void* const> fields) const override {

@@ -29,6 +29,7 @@ struct ArraySamples {
   std::vector<Stretch> stretches;
   NpyType type = NpyType::kUInt8;
   bool raw_bytes = false;            // of uint8: see SetNormalisation
+  std::vector<std::string> columns;  // InputOrigin::columns
   std::vector<int64_t> shape;        // of one sample
   std::vector<int32_t> labels;       // of all samples
   int64_t classes = 0;

@@ -227,6 +227,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const CsvSource& source, Split 
     samples.classes = ClassesOf(trained);
   }
   samples.type = NpyType::kFloat32;
+  if (!table->names.empty()) samples.columns = FeatureNames(*table);
   samples.shape = {table->features};
   samples.labels = table->labels;
   samples.stretches = {{reinterpret_cast<const uint8_t*>(table->values.data()),

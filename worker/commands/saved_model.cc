@@ -217,8 +217,14 @@ absl::Status CheckFinite(absl::Span<const float> outputs) {
 }
 
 absl::Status SavedModel::CheckFits(const data::Dataset& dataset) const {
-  return CheckSamplesFit(plan_->spec().input.fields, dataset.fields(), "the model takes",
-                         "the data has");
+  LS_RETURN_IF_ERROR(CheckSamplesFit(plan_->spec().input.fields, dataset.fields(),
+                                     "the model takes", "the data has"));
+  const std::vector<std::string> has = dataset.origin().columns;
+  const std::vector<std::string> takes(config_.columns().begin(), config_.columns().end());
+  if (has.empty() || takes.empty() || has == takes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the columns of the data are ",
+                                                 absl::StrJoin(has, ", "), ", but the model takes ",
+                                                 absl::StrJoin(takes, ", "), ", in this order"));
 }
 
 bool SavedModel::takes_raw_bytes() const {

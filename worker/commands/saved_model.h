@@ -38,7 +38,8 @@ class SavedModel {
   // Runs the model; owned by this.
   engine::Executor* executor() { return executor_.get(); }
 
-  // Errors: InvalidArgument when samples of `dataset` are not what the model takes.
+  // Errors: InvalidArgument when samples of `dataset` are not what the model takes, or columns of a
+  // table have other names than those it learnt from, or another order.
   absl::Status CheckFits(const data::Dataset& dataset) const;
   // Returns whether it learnt from files of numbers, so that bytes are numbers too, and not pixels
   // that are divided by 255.

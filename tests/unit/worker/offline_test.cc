@@ -527,6 +527,17 @@ TEST_F(InputsTest, BytesAreNumbersWhereTheModelLearntFromNumbers) {
             labels(pixels));
 }
 
+TEST_F(InputsTest, ColumnsOfATableStandAsThoseThatTheModelLearntFrom) {
+  const JobSpec trained = TableJob("t.csv", "a,b,label");
+  Train(trained);
+  ASSERT_THAT(Evaluation(trained), HasSubstr("\"samples\":3"));
+  EXPECT_EQ(Evaluation(TableJob("unnamed.csv", "")).find("columns"), std::string::npos);
+  EXPECT_THAT(Evaluation(TableJob("other.csv", "b,a,label")),
+              HasSubstr("the columns of the data are b, a, but the model takes a, b"));
+  JobSpec named = TableJob("name.csv", "a,b,target");
+  EXPECT_THAT(Evaluation(named), HasSubstr("\"samples\":3"));
+}
+
 TEST_F(InputsTest, WhatIsNoFileOfInputsIsSaid) {
   Train(TableJob("t.csv", "a,b,label"));
   EXPECT_THAT(Predictions(folder_ + "/t.csv"),
