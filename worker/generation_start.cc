@@ -33,13 +33,14 @@ absl::Status CompareWithBegan(const GenerationStart& own, const Generation& gene
 absl::Status LookAtFolders(const GenerationStart& own, const Generation& generation,
                            Communicator* communicator) {
   const absl::Time deadline = Deadline(own);
-  const SharedFolder run{.path = RunDir(*own.assignment), .name = "the run's folder", .run = ""};
+  const SharedFolder run{.path = RunDir(*own.assignment), .name = "the run's folder"};
   LS_RETURN_IF_ERROR(LookAtFolder(communicator, generation, run, deadline).status());
   if (own.checkpointer == nullptr) return absl::OkStatus();
   const SharedFolder saved{.path = own.resume->folder,
                            .name = "checkpoint.dir",
                            .stated = own.assignment->spec().checkpoint().shared(),
-                           .run = own.assignment->job_id()};
+                           .job = &own.resume->identity,
+                           .takes_over = own.resume->takes_over()};
   LS_ASSIGN_OR_RETURN(own.resume->copies, LookAtFolder(communicator, generation, saved, deadline));
   return absl::OkStatus();
 }

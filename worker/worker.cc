@@ -196,6 +196,7 @@ class Worker {
     resume_ = {settings.folder, job_.checkpoint().resume(), settings.identity,
                !job_.train().has_reproducible() || job_.train().reproducible(), settings.run_dir};
     if (resume_.resume.empty()) resume_.resume = "auto";
+    settings.takes_over = resume_.takes_over();
     resume_.data = [this] {  // on the main thread, while other ranks wait for it
       std::vector<checkpoint::DataRecord> records;
       const auto look = [&](const std::function<bool()>& go_on) {

@@ -143,4 +143,15 @@ std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Ma
   return absl::StrJoin(differences, "; ");
 }
 
+int64_t RunNumberOf(const checkpoint::Manifest& job, bool takes_over,
+                    const checkpoint::FolderContents& contents) {
+  if (takes_over) return checkpoint::RunNumber(contents, job.run);
+  checkpoint::FolderContents followed;
+  for (const checkpoint::FoundCheckpoint& found : contents.checkpoints) {
+    if (found.manifest.run != job.run && !DifferenceOf(found.manifest, job).empty()) continue;
+    followed.checkpoints.push_back(found);
+  }
+  return checkpoint::RunNumber(followed, job.run);
+}
+
 }  // namespace lockstep::worker

@@ -8,8 +8,10 @@
 #ifndef LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINT_IDENTITY_H_
 #define LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINT_IDENTITY_H_
 
+#include <cstdint>
 #include <string>
 
+#include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/manifest.h"
 #include "engine/engine.h"
 #include "proto/coordinator.pb.h"
@@ -29,6 +31,13 @@ CheckpointMark MarkOf(const checkpoint::Manifest& manifest, const std::string& p
 // Returns what of the math differs between a checkpoint and the job that would go on from it, such
 // as "train.optimizer.sgd.lr: 0.1 -> 0.05"; empty: nothing does.
 std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job);
+
+// Returns the number (checkpoint::RunNumber) of the run of `job` among those in a folder with
+// `contents`. A run that `takes_over` the folder comes after all that are there; another one goes
+// on from its own training alone, and found no other when it began: what there is of others came
+// since, and is its rivals'.
+int64_t RunNumberOf(const checkpoint::Manifest& job, bool takes_over,
+                    const checkpoint::FolderContents& contents);
 
 // Returns what of the data alone differs, where both know it.
 std::string DataDifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job);

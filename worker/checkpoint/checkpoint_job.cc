@@ -166,7 +166,9 @@ absl::StatusOr<std::vector<checkpoint::FileRecord>> CheckpointJob::Collect() {
 absl::Status CheckpointJob::TakeItsPlace(checkpoint::Manifest* manifest) {
   LS_ASSIGN_OR_RETURN(const checkpoint::FolderContents others,
                       checkpoint::FindCheckpoints(settings_.storage, settings_.folder));
-  if (manifest->sequence == 0) manifest->sequence = checkpoint::RunNumber(others, manifest->run);
+  if (manifest->sequence == 0) {
+    manifest->sequence = RunNumberOf(*manifest, settings_.takes_over, others);
+  }
   for (const checkpoint::FoundCheckpoint& found : others.checkpoints) {
     if (!checkpoint::IsRival(found.manifest, *manifest)) continue;
     // The same training begun again while somebody still saved for the run before: it gets on.

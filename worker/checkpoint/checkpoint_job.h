@@ -47,6 +47,7 @@ class CheckpointJob {
     // Compares what is kept as the manifest's best weights with them. May be empty: none are.
     std::function<checkpoint::FileMatch(const std::function<bool()>& go_on)> match_best;
     int keep = 1;
+    bool takes_over = false;  // as in RunNumberOf
     std::string mount_point;  // of the folder's file system; empty: not known
     MayPublish may_publish;   // may be empty
   };

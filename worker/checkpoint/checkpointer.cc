@@ -15,6 +15,7 @@
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/message_json.h"
+#include "worker/checkpoint/checkpoint_identity.h"
 #include "worker/checkpoint/run_data.h"
 #include "worker/control/disk_wait.h"
 #include "worker/text/bytes_text.h"
@@ -116,7 +117,7 @@ void Checkpointer::Prepare(const std::string& writer) {
     const absl::StatusOr<checkpoint::FolderContents> contents =
         checkpoint::FindCheckpoints(settings_.storage, settings_.folder);
     if (contents.ok() && sequence_.load() == 0) {
-      sequence_.store(checkpoint::RunNumber(*contents, settings_.identity.run));
+      sequence_.store(RunNumberOf(settings_.identity, settings_.takes_over, *contents));
     }
     return;
   }
@@ -253,6 +254,7 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
   own.layout = layout_;
   own.part = part;
   own.keep = settings_.keep;
+  own.takes_over = settings_.takes_over;
   own.mount_point = mount_point_;
   own.manifest = settings_.identity;
   own.manifest.step = step;
@@ -445,7 +447,7 @@ absl::Status Checkpointer::CheckBestIsOurs(int64_t step, const std::string& sha2
   const absl::StatusOr<checkpoint::FolderContents> contents =
       checkpoint::FindCheckpoints(settings_.storage, settings_.folder);
   if (contents.ok()) {
-    if (own.sequence == 0) own.sequence = checkpoint::RunNumber(*contents, own.run);
+    if (own.sequence == 0) own.sequence = RunNumberOf(own, settings_.takes_over, *contents);
     const checkpoint::FoundCheckpoint* const rival = checkpoint::RivalOfBest(*contents, own);
     if (rival != nullptr) return checkpoint::RivalError(settings_.folder, rival->manifest);
   }

@@ -63,6 +63,7 @@ class Checkpointer {
     std::string host;     // for messages
     std::string worker;   // names this rank among all that save in the folder
     int keep = 3;
+    bool takes_over = false;                          // the folder, whatever was saved there
     absl::Duration every = absl::InfiniteDuration();  // by the clock
     checkpoint::Manifest identity;                    // of the job
     const engine::Plan* plan = nullptr;

@@ -17,6 +17,7 @@
 #include "common/hmac.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "worker/checkpoint/checkpoint_identity.h"
 
 namespace lockstep::worker {
 namespace {
@@ -90,9 +91,9 @@ int FirstSeen(const SharedFolder& folder, const std::string& nonce, const std::v
 }
 
 int64_t RunNumberIn(const SharedFolder& folder) {
-  if (folder.run.empty()) return 0;
+  if (folder.job == nullptr) return 0;
   const auto contents = checkpoint::FindCheckpoints(folder.storage, folder.path);
-  return contents.ok() ? checkpoint::RunNumber(*contents, folder.run) : 0;
+  return contents.ok() ? RunNumberOf(*folder.job, folder.takes_over, *contents) : 0;
 }
 
 // Row::left.

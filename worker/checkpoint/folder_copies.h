@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/storage.h"
 #include "collectives/communicator.h"
 #include "proto/coordinator.pb.h"
@@ -45,7 +46,9 @@ struct SharedFolder {
   std::string name;  // as the user knows it: "checkpoint.dir"
   // What the job says of it: "auto", "always", "never".
   std::string stated = "auto";
-  std::string run;  // the job's id, whose number among the runs is looked up; empty: it is not
+  // Whose number among the runs is looked up, and how (RunNumberOf); null: it is not.
+  const checkpoint::Manifest* job = nullptr;
+  bool takes_over = false;
   checkpoint::Storage* storage = checkpoint::Storage::Disk();
 };
 

@@ -47,11 +47,12 @@ class Job {
  public:
   Job(const std::string& folder, int world, const std::string& run = "run",
       const std::string& run_dir = "", int keep = 2, std::vector<std::string> folders = {},
-      const std::string& train = "{}")
+      const std::string& train = "{}", bool takes_over = false)
       : folder_(folder),
         folders_(std::move(folders)),
         run_dir_(run_dir),
         keep_(keep),
+        takes_over_(takes_over),
         plan_(*engine::Plan::Compile(engine::SmallMlp())),
         ranks_(world) {
     identity_.run = run;
@@ -93,7 +94,8 @@ class Job {
     Each([&](int r, Rank& rank) {
       const auto looked = LookAtFolder(
           rank.communicator.get(), generation,
-          {FolderOf(r), "checkpoint.dir", stated, identity_.run, rank.storage.get()}, Deadline());
+          {FolderOf(r), "checkpoint.dir", stated, &identity_, false, rank.storage.get()},
+          Deadline());
       ASSERT_TRUE(looked.ok()) << looked.status();
       seen[static_cast<size_t>(r)] = *looked;
     });
@@ -213,6 +215,7 @@ class Job {
     settings.worker = absl::StrCat("w.", number);
     settings.run_dir = run_dir_;
     settings.keep = keep_;
+    settings.takes_over = takes_over_;
     settings.every = absl::Seconds(30);
     settings.identity = identity_;
     settings.plan = plan_.get();
@@ -234,6 +237,7 @@ class Job {
   const std::vector<std::string> folders_;  // by rank; empty: one for all
   const std::string run_dir_;
   const int keep_;
+  const bool takes_over_;
   FolderCopies copies_;
   bool in_parts_ = false;
   FakeNetwork network_;

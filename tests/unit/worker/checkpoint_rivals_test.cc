@@ -100,6 +100,20 @@ TEST_F(CheckpointRivalsTest, WhatAppearsMeanwhileStays) {
   }
 }
 
+// The first run's appears when the other one has found none to go on from, and has not begun.
+TEST_F(CheckpointRivalsTest, WhoFoundNoneToGoOnFromTakesNothingOver) {
+  Save(&first_);
+  Job other(folder_, 1, "other", "", /*keep=*/1, {}, kOtherTraining);
+  Begin(&other);
+  EXPECT_THAT(SaidBySave(&other), HasSubstr("is used by run first, too"));
+  EXPECT_THAT(Runs(), ElementsAre("first"));
+  EXPECT_EQ(SaidBySave(&first_), "");
+  Job never(folder_, 1, "never", "", /*keep=*/1, {}, kOtherTraining, /*takes_over=*/true);
+  Begin(&never);
+  Save(&never);
+  EXPECT_THAT(Runs(), ElementsAre("never"));
+}
+
 // A run of which somebody saved when the same job had been started again.
 TEST_F(CheckpointRivalsTest, TheSameTrainingGoesOn) {
   Job again(folder_, 1, "again", "", /*keep=*/1);
