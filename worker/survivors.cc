@@ -65,6 +65,7 @@ absl::StatusOr<std::string> Survivors::SaveIn(const Parts& parts, const Generati
   LS_RETURN_IF_ERROR(communicator->AllReduce(&start_step, 1, DType::kInt64, ReduceOp::kMax,
                                              ReduceOrder::kFixed, parts.clock->Now() + kPatience));
   if (start_step == 0) return absl::FailedPreconditionError("no step was made");
+  LS_RETURN_IF_ERROR(parts.catch_up(start_step));
   LS_RETURN_IF_ERROR(parts.look_at_folders(left, communicator.get()));
   std::vector<int> holders;
   LS_RETURN_IF_ERROR(parts.trainer->JoinState(communicator.get(), start_step,

@@ -36,6 +36,9 @@ class Survivors {
     Transport* transport = nullptr;
     Trainer* trainer = nullptr;
     Clock* clock = nullptr;
+    // Called when all are connected, and one of them has begun `start_step`: this worker does, too,
+    // where it has what was reduced for it.
+    std::function<absl::Status(int64_t start_step)> catch_up;
     // Which hosts see the same folders; collective.
     std::function<absl::Status(const Generation& left, Communicator* communicator)> look_at_folders;
   };

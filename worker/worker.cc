@@ -241,14 +241,8 @@ class Worker {
     return trainer_->FinishStep(last_communicator_.get(), *reduced);
   }
 
-  // A member has committed the step that this worker is behind in, so it is whole.
   absl::Status CatchUp(int64_t start_step) {
-    if (last_communicator_ != nullptr && trainer_->begun_step() == start_step - 1) {
-      const auto reduced = last_communicator_->NewestReduce();
-      if (reduced.has_value()) {
-        LS_RETURN_IF_ERROR(trainer_->FinishStep(last_communicator_.get(), *reduced));
-      }
-    }
+    LS_RETURN_IF_ERROR(trainer_->CatchUp(last_communicator_.get(), start_step));
     trainer_->WaitForCopy();  // it may read what peers of that generation have
     last_communicator_.reset();
     return absl::OkStatus();
@@ -417,9 +411,9 @@ class Worker {
     absl::StatusOr<std::string> saved = trainer_->SaveAlone();
     if (absl::IsNotFound(saved.status())) {
       trainer_->WaitForCopy();
-      last_communicator_.reset();
       saved = survivors_.SaveTogether({highest_generation_, &bootstrap_, life_, transport_.get(),
                                        trainer_.get(), clock_,
+                                       [this](int64_t start_step) { return CatchUp(start_step); },
                                        [this](const Generation& left, Communicator* communicator) {
                                          highest_generation_ = left.generation();
                                          return LookAtFolders(Own(), left, communicator);

@@ -194,6 +194,12 @@ absl::Status Trainer::FinishStep(Communicator* last, const ReducedStep& reduced)
   return CheckFinite(step, result);
 }
 
+absl::Status Trainer::CatchUp(Communicator* last, int64_t start_step) {
+  if (last == nullptr || begun_step() != start_step - 1) return absl::OkStatus();
+  const auto reduced = last->NewestReduce();
+  return reduced.has_value() ? FinishStep(last, *reduced) : absl::OkStatus();
+}
+
 absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
                                 const std::string& run_dir, std::vector<int>* holders) {
   if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();

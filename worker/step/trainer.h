@@ -107,6 +107,9 @@ class Trainer {
   // moments it begins the step, and the next generation finishes it. `last` is the communicator
   // that reduced them. Errors: InvalidArgument as the job wishes for steps that are not finite.
   absl::Status FinishStep(Communicator* last, const ReducedStep& reduced);
+  // The step that this rank may be behind in was begun by a member, so all can: finishes it, as
+  // above, where `last` (null: nothing) has its reduction.
+  absl::Status CatchUp(Communicator* last, int64_t start_step);
   // Brings the state to that after `start_step` with the other members; `holders` is set to
   // the ranks that held it, in order. An evaluation of that step that was due and that not all who
   // held it had made is the first thing of the generation. When the step is 0, the members go on

@@ -175,13 +175,8 @@ class TrainerRanks : public ::testing::Test {
                                               int64_t start_step) {
     const absl::Time deadline = absl::Now() + absl::Minutes(5);
     // As the worker does it: a step that is whole on every rank is finished before anything else.
-    if (rank->last != nullptr) {
-      const auto reduced = rank->last->NewestReduce();
-      if (reduced.has_value() && rank->trainer->begun_step() < start_step) {
-        LS_RETURN_IF_ERROR(rank->trainer->FinishStep(rank->last.get(), *reduced));
-      }
-      rank->last.reset();
-    }
+    LS_RETURN_IF_ERROR(rank->trainer->CatchUp(rank->last.get(), start_step));
+    rank->last.reset();
     rank->board.EnterGeneration(group.generation);
     LS_ASSIGN_OR_RETURN(rank->last, rank->transport.Connect(group, deadline));
     if (rank->wrap) rank->last = rank->wrap(std::move(rank->last));
