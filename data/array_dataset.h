@@ -42,9 +42,8 @@ struct ArraySamples {
   std::function<absl::Status()> check;
 };
 
-// scale and shift for (value - mean) / std; uint8 values are first divided by 255, unless
-// raw_bytes is set. `mean` and `std`
-// have one number, or one for each of `channels`, or none (0 and 1).
+// scale and shift for (value - mean) / std; uint8 values are first divided by 255, unless raw_bytes
+// is set. `mean` and `std` have one number, or one for each of `channels`, or none (0 and 1).
 // Errors: InvalidArgument naming `what` (such as "data.npy").
 absl::Status SetNormalisation(const std::string& what, const std::vector<double>& mean,
                               const std::vector<double>& std, int64_t channels,

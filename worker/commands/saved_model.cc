@@ -230,7 +230,7 @@ absl::Status SavedModel::CheckFits(const data::Dataset& dataset) const {
 bool SavedModel::takes_raw_bytes() const {
   const Data& data = config_.data();
   const bool numbers = !config_.input_type().empty() && config_.input_type() != "uint8";
-  return data.has_csv() || (data.has_npy() && numbers);
+  return data.has_csv() || data.has_synthetic() || (data.has_npy() && numbers);
 }
 
 absl::Status SavedModel::ForEachBlock(const data::Dataset& dataset, const BlockReader::Run& run) {
