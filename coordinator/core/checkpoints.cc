@@ -15,7 +15,7 @@ std::pair<int64_t, int64_t> Order(const CheckpointMark& mark) {
 
 std::string WhyNot(const Job& job, const Worker& worker, const CheckpointMark& mark) {
   if (!IsMember(job, worker)) return "the job goes on without this worker";
-  if (mark.generation() > job.generation.message.generation() || mark.step() < 0) {
+  if (mark.generation() > job.generation.message.generation() + kMostAhead || mark.step() < 0) {
     return "the job has had no such generation";
   }
   if (!job.checkpoint || Order(*job.checkpoint) <= Order(mark)) return "";
@@ -39,6 +39,10 @@ void OnCheckpoint(Context& context, Job& job, const Worker& worker, const Checkp
   *verdict.mutable_mark() = offer.mark();
   verdict.set_refused(refused);
   context.effects.to_workers.push_back(std::move(reply));
+}
+
+bool IsBehindCheckpoint(const Job& job) {
+  return job.checkpoint && job.checkpoint->generation() > job.generation.message.generation();
 }
 
 void TellCheckpoint(const Job& job, int64_t previous, Generation* generation) {

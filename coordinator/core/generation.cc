@@ -185,6 +185,9 @@ std::string WhyRegroup(const Job& job) {
                         ranks.size() == 1 ? absl::StrCat(" ", what, "s") : absl::StrCat(" ", what));
   };
   const std::string join = say(joining, "join"), leave = say(leaving, "leave");
+  if (join.empty() && leave.empty() && IsBehindCheckpoint(job)) {
+    return absl::StrCat("the newest checkpoint is of generation ", job.checkpoint->generation());
+  }
   return absl::StrCat(join, !join.empty() && !leave.empty() ? ", " : "", leave);
 }
 
@@ -286,6 +289,7 @@ void Form(Context& context, Job& job, const Members& members) {
   for (const Worker* worker : members) {
     highest = std::max<int64_t>(highest, worker->ready->highest_generation());
   }
+  if (IsBehindCheckpoint(job)) highest = std::max(highest, job.checkpoint->generation());
   const int64_t previous = job.generation.message.generation();
   EndNewcomersFaults(context, job, /*now=*/true);
   TellWrittenData(context, job, members);

@@ -19,9 +19,6 @@
 namespace lockstep::coordinator {
 namespace {
 
-// A worker may have seen generations that a journal lost with its machine (--state-sync off), a few
-// of them. The next generation is one above all that were seen, so what cannot be is not believed.
-constexpr int64_t kMostAhead = 1000000;
 constexpr int64_t kMostSteps = int64_t{1} << 53;
 
 void SendAway(Context& context, SessionId session, const std::string& why) {
