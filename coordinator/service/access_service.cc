@@ -66,6 +66,7 @@ grpc::ServerUnaryReactor* AccessService::CreateToken(grpc::CallbackServerContext
   if (request->has_valid_for()) *info.mutable_expires() = ToProto(ends);
   AuditEntry entry{*who, "create_token", info.id(),
                    absl::StrCat(RoleName(info.role()), " for ", info.user())};
+  audit_->NoteAsked(entry);
   hub_->Post(event, [=, audit = audit_](Hub::Reply reply) {
     audit->Note(entry, reply.status);
     if (reply.status.ok()) {
@@ -97,6 +98,7 @@ grpc::ServerUnaryReactor* AccessService::RevokeToken(grpc::CallbackServerContext
     return reactor;
   }
   const AuditEntry entry{*who, "revoke_token", request->id(), ""};
+  audit_->NoteAsked(entry);
   hub_->Post(TokenRevoked{request->id(), *who}, [=, audit = audit_](Hub::Reply reply) {
     audit->Note(entry, reply.status);
     reactor->Finish(ToGrpc(reply.status));

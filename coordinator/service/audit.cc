@@ -31,9 +31,8 @@ std::string Clipped(absl::string_view text) {
   return absl::StrCat(text.substr(0, end), "... (clipped: ", text.size(), " bytes)");
 }
 
-}  // namespace
-
-std::string AuditLine(const AuditEntry& entry, const absl::Status& outcome, absl::Time now) {
+std::string Line(const AuditEntry& entry, const std::string& outcome, absl::string_view why,
+                 absl::Time now) {
   JsonObject line;
   line.Add("time", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", now, absl::UTCTimeZone()));
   line.Add("user", Clipped(entry.who.user()));
@@ -43,17 +42,34 @@ std::string AuditLine(const AuditEntry& entry, const absl::Status& outcome, absl
   line.Add("what", entry.what);
   line.Add("on", Clipped(entry.on));
   line.Add("detail", Clipped(entry.detail));
-  line.Add("outcome", absl::AsciiStrToLower(absl::StatusCodeToString(outcome.code())));
-  line.Add("why", Clipped(outcome.message()));
+  line.Add("outcome", outcome);
+  line.Add("why", Clipped(why));
   return line.Done();
+}
+
+}  // namespace
+
+std::string AuditLine(const AuditEntry& entry, const absl::Status& outcome, absl::Time now) {
+  return Line(entry, absl::AsciiStrToLower(absl::StatusCodeToString(outcome.code())),
+              outcome.message(), now);
+}
+
+std::string AskedLine(const AuditEntry& entry, absl::Time now) {
+  return Line(entry, "asked", "", now);
 }
 
 Audit::Audit(std::string file, Clock* clock, int64_t most_bytes)
     : file_(std::move(file)), clock_(clock), most_bytes_(most_bytes) {}
 
 void Audit::Note(const AuditEntry& entry, const absl::Status& outcome) {
-  if (file_.empty()) return;
-  const std::string line = AuditLine(entry, outcome, clock_->Now());
+  if (!file_.empty()) Add(AuditLine(entry, outcome, clock_->Now()));
+}
+
+void Audit::NoteAsked(const AuditEntry& entry) {
+  if (!file_.empty()) Add(AskedLine(entry, clock_->Now()));
+}
+
+void Audit::Add(const std::string& line) {
   absl::MutexLock lock(&mu_);
   if (absl::Status written = Write(line + "\n"); !written.ok()) {
     LS_LOG_ERROR << written.message() << "; the line: " << line;

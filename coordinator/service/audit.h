@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who changed what: a line of JSON for each request that changes something, whatever came of it,
-// and for each call that somebody's role does not allow. docs/security.md describes its fields. No
-// token and nothing of a job's env or secrets is in it.
+// and for each call that somebody's role does not allow. What changes who gets in has a line before
+// it, too: of a coordinator that ends before it answers the next one carries out what was asked.
+// docs/security.md describes its fields. No token and nothing of a job's env or secrets is in it.
 //
 // The file is its owner's alone (0600). When it has 16 MiB it becomes FILE.1, that FILE.2, up to
 // FILE.4. A line is whole or missing; when the disk takes none the coordinator's log has it.
@@ -32,6 +33,8 @@ struct AuditEntry {
 
 // One line without its end. Texts of more than 1,024 bytes are clipped, and say so.
 std::string AuditLine(const AuditEntry& entry, const absl::Status& outcome, absl::Time now);
+// The same of what is asked for, and has no outcome yet.
+std::string AskedLine(const AuditEntry& entry, absl::Time now);
 
 class Audit {
  public:
@@ -40,8 +43,11 @@ class Audit {
 
   // Adds a line. Blocks for the file system, not for the disk.
   void Note(const AuditEntry& entry, const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mu_);
+  // Adds the line of a request before it is carried out. Blocks as Note.
+  void NoteAsked(const AuditEntry& entry) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  void Add(const std::string& line) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Write(const std::string& line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Rotate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

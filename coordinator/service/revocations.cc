@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
@@ -20,13 +23,42 @@ std::string Text(const google::protobuf::Struct& line, const char* name) {
   return found == line.fields().end() ? "" : found->second.string_value();
 }
 
+// What the lines of an audit say of revocations, in their order.
+class Revocations {
+ public:
+  void Take(const google::protobuf::Struct& line) {
+    const std::string id = Text(line, "on"), outcome = Text(line, "outcome");
+    int& unanswered = unanswered_[{Text(line, "user"), Text(line, "token"), id}];
+    if (outcome == "asked") {
+      ++unanswered;
+      return;
+    }
+    if (outcome == "ok" || outcome == "unavailable") ids_.insert(id);
+    // A refusal is the answer to one request: that before it, which broke off and was repeated, may
+    // have been carried out.
+    if (unanswered > 0) --unanswered;
+  }
+
+  std::set<std::string> Ids() && {
+    for (const auto& [request, unanswered] : unanswered_) {
+      if (unanswered > 0) ids_.insert(std::get<2>(request));
+    }
+    return std::move(ids_);
+  }
+
+ private:
+  std::set<std::string> ids_;
+  // By the user and the token of who asks, and the token that is to be revoked.
+  std::map<std::tuple<std::string, std::string, std::string>, int> unanswered_;
+};
+
 }  // namespace
 
 absl::StatusOr<std::set<std::string>> RevokedTokens(const std::string& file) {
   errno = 0;
   std::ifstream in(file, std::ios::binary);
   if (!in) return ErrnoStatus(errno, absl::StrCat("cannot read the audit ", file));
-  std::set<std::string> ids;
+  Revocations revocations;
   std::string text;
   for (int number = 1; std::getline(in, text); ++number) {
     google::protobuf::Struct line;
@@ -36,12 +68,10 @@ absl::StatusOr<std::set<std::string>> RevokedTokens(const std::string& file) {
                                               " is none of an audit, and may have been a "
                                               "revocation: look at it, and remove it"));
     }
-    if (Text(line, "what") == "revoke_token" && Text(line, "outcome") == "ok") {
-      ids.insert(Text(line, "on"));
-    }
+    if (Text(line, "what") == "revoke_token") revocations.Take(line);
   }
   if (in.bad()) return ErrnoStatus(errno, absl::StrCat("cannot read the audit ", file));
-  return ids;
+  return std::move(revocations).Ids();
 }
 
 int RemoveTokens(const std::set<std::string>& ids, std::vector<StoredRow>& rows) {

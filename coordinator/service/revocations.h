@@ -13,8 +13,9 @@
 
 namespace lockstep::coordinator {
 
-// Returns the ids of all tokens that the audit `file` says were revoked. An id is given once, so
-// that it does not matter when. Blocks for the file system. Errors: NotFound, Unavailable (it
+// Returns the ids of all tokens that the audit `file` says were revoked, or may have been: asked
+// for, and neither carried out nor refused by the coordinator that was asked. An id is given once,
+// so that it does not matter when. Blocks for the file system. Errors: NotFound, Unavailable (it
 // cannot be read), DataLoss (a line is none of an audit, which may be a revocation).
 absl::StatusOr<std::set<std::string>> RevokedTokens(const std::string& file);
 

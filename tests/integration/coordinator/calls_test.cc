@@ -12,6 +12,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -160,6 +161,31 @@ TEST_F(CallsTest, UsersHaveTheirOwnJobs) {
   struct stat info = {};
   ASSERT_EQ(::stat((folder_ + "/audit.jsonl").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(CallsTest, WhatChangesWhoGetsInIsInTheAuditBeforeItIsDone) {
+  const std::string cluster(64, 'c');
+  CreateTokenRequest create;
+  create.set_user("ann");
+  create.set_role(ROLE_SUBMIT);
+  const auto made = CreateToken(As(cluster), create, kPatience);
+  ASSERT_TRUE(made.ok()) << made.status();
+  RevokeTokenRequest revoke;
+  revoke.set_id(made->info().id());
+  EXPECT_TRUE(RevokeToken(As(cluster), revoke, kPatience).ok());
+  EXPECT_TRUE(absl::IsNotFound(RevokeToken(As(cluster), revoke, kPatience).status()));
+  std::ifstream file(folder_ + "/audit.jsonl");
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  const std::pair<std::string, std::string> expected[] = {
+      {"create_token", "asked"}, {"create_token", "ok"},    {"revoke_token", "asked"},
+      {"revoke_token", "ok"},    {"revoke_token", "asked"}, {"revoke_token", "not_found"}};
+  ASSERT_EQ(lines.size(), std::size(expected));
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto& [what, outcome] = expected[i];
+    EXPECT_THAT(lines[i], HasSubstr(absl::StrCat(R"("what":")", what, R"(","on":")", revoke.id())));
+    EXPECT_THAT(lines[i], HasSubstr(absl::StrCat(R"("outcome":")", outcome, "\"")));
+  }
 }
 
 TEST_F(CallsTest, TheAuditSaysWhichNodesHaveJoinedAndWhichWereRefused) {
