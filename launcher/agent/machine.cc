@@ -172,9 +172,38 @@ void AgentMachine::OnDesired(const DesiredWorkers& desired) {
   for (auto& [incarnation, worker] : workers_) {
     if (std::exchange(worker.adopted, false)) worker.view.spared_until = absl::InfinitePast();
   }
+  TellOfUnknown();
   SpareOrphans();
   for (const std::string& incarnation : desired.kill_workers()) {
     if (Find(incarnation) == nullptr) SayNeverStarted(incarnation);
+  }
+}
+
+void AgentMachine::TellOfUnknown() {
+  const int64_t epoch = epochs_[cluster_].number;
+  std::set<std::string> known(desired_.kill_workers().begin(), desired_.kill_workers().end());
+  for (const WorkerAssignment& assignment : desired_.workers()) {
+    known.insert(assignment.incarnation());
+    if (Worker* worker = Find(assignment.incarnation())) worker->epoch = epoch;
+  }
+  const std::set<std::string> kill_jobs(desired_.kill_jobs().begin(), desired_.kill_jobs().end());
+  // By the life that knew them and what their job is called.
+  std::map<std::pair<int64_t, std::string>, std::vector<std::string>> unknown;
+  for (const auto& [incarnation, worker] : workers_) {
+    const bool orphan = worker.view.spared_until != absl::InfinitePast();
+    if (worker.view.phase != Phase::kRunning || worker.cluster != cluster_ || orphan) continue;
+    if (known.contains(incarnation) || kill_jobs.contains(worker.view.job_id)) continue;
+    if (worker.epoch >= epoch) continue;
+    const std::string job = absl::StrCat("'", worker.job_name, "' (", worker.view.job_id, ")");
+    unknown[{worker.epoch, job}].push_back(incarnation);
+  }
+  for (const auto& [life, names] : unknown) {
+    Warn(absl::StrCat("the coordinator began anew (epoch ", epoch, ", before it ", life.first,
+                      ") and says nothing of ", Count(names.size(), "worker"), " of job ",
+                      life.second, ": ", absl::StrJoin(names, ", "),
+                      names.size() == 1 ? " is" : " are",
+                      " ended now; a journal that was restored does not know what came after its "
+                      "backup"));
   }
 }
 
@@ -303,6 +332,7 @@ void AgentMachine::SayNeverStarted(const std::string& incarnation) {
 
 void AgentMachine::Handle(const agent_event::Adopted& event) {
   Worker& worker = Add(event.assignment, event.cluster);
+  worker.epoch = event.epoch.number;
   worker.pid = event.pid;
   worker.wanted_end = event.wanted_end;
   worker.adopted = true;
@@ -388,7 +418,7 @@ void AgentMachine::CarryOut(const ReconcileActions& todo) {
   for (const std::string& incarnation : todo.kill) Kill(*Find(incarnation));
   for (const int i : todo.start) {
     const WorkerAssignment& assignment = desired_.workers(i);
-    Add(assignment, cluster_);
+    Add(assignment, cluster_).epoch = epochs_[cluster_].number;
     out_.actions.push_back(
         agent_action::Start{assignment, desired_.seen_address(), cluster_, epochs_[cluster_]});
   }

@@ -9,8 +9,9 @@
 // are ignored. When a coordinator of another cluster is at the address, it is obeyed for what it
 // wants; workers that it does not know are orphans of the cluster that gave them: they go on for
 // `orphan_grace`, said by name, and stay when that cluster's coordinator is back in time. What the
-// coordinator that gave a worker leaves out or names to be killed is ended at once. A coordinator
-// that refuses the agent changes nothing: all workers go on, and the agent tries again.
+// coordinator that gave a worker leaves out or names to be killed is ended at once; by name where
+// that is a later life of it than knew the worker, whose journal may be an older one (a backup). A
+// coordinator that refuses the agent changes nothing: all workers go on, and the agent tries again.
 //
 // Workers outlive their agent where a supervisor has them. The next agent adopts them: it knows
 // whose they are, obeys no older life of that coordinator than they do, and says of each that it
@@ -184,6 +185,7 @@ class AgentMachine {
     WorkerView view;
     std::string job_name;
     std::string cluster;  // whose coordinator wanted it last
+    int64_t epoch = 0;    // the newest life of it that did
     absl::Duration grace;
     int64_t pid = 0;
     int64_t order = 0;        // of its death; 0: not seen
@@ -217,6 +219,8 @@ class AgentMachine {
   void OnDesired(const DesiredWorkers& desired);
   // Spares what another cluster gave and the present one does not know.
   void SpareOrphans();
+  // Names those of its own cluster that a later life of the coordinator does not know.
+  void TellOfUnknown();
   // Does what time and wishes ask for.
   void Settle();
   void CarryOut(const ReconcileActions& todo);

@@ -18,6 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::UnorderedElementsAre;
 
 std::vector<std::string> Without(std::vector<std::string> lines, const std::string& start) {
   std::erase_if(lines, [&](const std::string& line) { return absl::StartsWith(line, start); });
@@ -77,7 +78,8 @@ TEST(AgentMachineTest, AStartSaysWhoWantsIt) {
 TEST(AgentMachineTest, EndsWhatItsOwnCoordinatorLeavesOut) {
   Driver agent;
   agent.Want("c", 1, {"j.0", "j.1"});
-  EXPECT_THAT(agent.Want("c", 2, {"j.1"}), ElementsAre("term j.0"));
+  EXPECT_THAT(agent.Want("c", 2, {"j.1"}),
+              ElementsAre(HasSubstr("says nothing of 1 worker"), "term j.0"));
   EXPECT_THAT(agent.Pass(absl::Seconds(9)), IsEmpty());
   EXPECT_THAT(agent.Pass(absl::Seconds(1)), ElementsAre("kill j.0"));
   EXPECT_THAT(agent.Exit("j.0"), ElementsAre("said exited j.0 wanted"));
@@ -167,7 +169,8 @@ TEST(AgentMachineTest, ARefusalEndsNothingAndIsTriedAgain) {
   EXPECT_GT(tries, 0);
   EXPECT_EQ(agent.machine.Hello().running_size(), 2);
   // Taken in again, it obeys.
-  EXPECT_THAT(agent.Want("c", 2, {"j.0"}), ElementsAre("up", "term j.1"));
+  EXPECT_THAT(agent.Want("c", 2, {"j.0"}),
+              ElementsAre("up", HasSubstr("(j): j.1 is ended now"), "term j.1"));
 }
 
 TEST(AgentMachineTest, AnEmptyCoordinatorMakesOrphansThatAreEndedAfterTheGrace) {
@@ -205,6 +208,26 @@ TEST(AgentMachineTest, ANewCoordinatorThatKnowsTheWorkersTakesThemOver) {
   agent.Want("old", 3, {"j.0", "j.1"});
   EXPECT_THAT(agent.Want("new", 1, {"j.0", "j.1"}), IsEmpty());
   EXPECT_THAT(agent.Want("new", 1, {"j.0"}), ElementsAre("term j.1"));
+}
+
+// As after the restore of a backup: what came after it is unknown.
+TEST(AgentMachineTest, SaysWhomItEndsForANewLifeOfTheCoordinatorThatDoesNotKnowThem) {
+  Driver agent;
+  agent.Want("c", 3, {"j.0", "j.1", "k.0", "l.0"});
+  const auto lines = agent.Want("c", 1004, {"k.0"}, {"l.0"});
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_THAT(lines[0], HasSubstr("warn the coordinator began anew (epoch 1004, before it 3)"));
+  EXPECT_THAT(lines[0], HasSubstr("of job 'mnist' (j): j.0, j.1 are ended now"));
+  EXPECT_THAT(Without(lines, "warn"), UnorderedElementsAre("term j.0", "term j.1", "kill l.0"));
+  // What the life that knows it leaves out is its wish.
+  EXPECT_THAT(agent.Want("c", 1004, {}), ElementsAre("term k.0"));
+}
+
+TEST(AgentMachineTest, SaysWhichAdoptedWorkersItEndsForANewLifeOfTheCoordinator) {
+  Driver agent;
+  agent.Adopt("c", 3, "j.0");
+  EXPECT_THAT(agent.Want("c", 1004, {}),
+              ElementsAre("up", HasSubstr("j.0 is ended now"), "term j.0"));
 }
 
 TEST(AgentMachineTest, WorkersThatAreNamedToBeKilledAreNoOrphans) {
