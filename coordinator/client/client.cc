@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/already_so.h"
 #include "common/clock.h"
 #include "common/cond_var.h"
 #include "common/log.h"
@@ -169,8 +170,9 @@ class GrpcClient : public Client {
   }
 
   // A coordinator that is just starting may not listen yet, so the call waits for the connection;
-  // one that ends meanwhile may be started again, so the call is repeated. All calls may be. Over
-  // TCP the first try does not wait: what TLS has against the connection is said at once.
+  // one that ends meanwhile may be started again, so the call is repeated. All calls may be: what
+  // was carried out before it broke off is done, and no refusal. Over TCP the first try does not
+  // wait: what TLS has against the connection is said at once.
   template <typename Response, typename Request>
   absl::StatusOr<Response> Call(grpc::Status (Coordinator::Stub::*method)(grpc::ClientContext*,
                                                                           const Request&,
@@ -207,7 +209,10 @@ class GrpcClient : public Client {
       }
       route_->Ended(way, status, context);
       const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
-      if (!NobodyServed(status) && !(late && route_->several())) break;
+      if (!NobodyServed(status) && !(late && route_->several())) {
+        if (attempt > 0 && IsAlreadySo(FromGrpc(status))) return response;
+        break;
+      }
       if (absl::StartsWith(status.error_message(), "the coordinator ")) {
         refusal = absl::StrCat(": ", status.error_message());
       } else if (attempt == 0) {

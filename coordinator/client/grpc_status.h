@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gRPC's status and Abseil's have the same codes; this is the one place that maps them.
+// gRPC's status and Abseil's have the same codes; this is the one place that maps them. A refusal
+// that is marked (already_so.h) stays so.
 // Thread-safety: pure functions.
 #ifndef LOCKSTEP_COORDINATOR_CLIENT_GRPC_STATUS_H_
 #define LOCKSTEP_COORDINATOR_CLIENT_GRPC_STATUS_H_
@@ -9,15 +10,19 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/already_so.h"
 
 namespace lockstep::coordinator {
 
 inline absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  absl::Status mapped(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  if (status.error_details() == kAlreadySo) mapped.SetPayload(kAlreadySo, absl::Cord());
+  return mapped;
 }
 
 inline grpc::Status ToGrpc(const absl::Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()),
+                      IsAlreadySo(status) ? kAlreadySo : "");
 }
 
 // Returns whether nobody served the call, so that it may be made again. CANCELLED is what gRPC's

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/already_so.h"
 #include "coordinator/core/access.h"
 #include "coordinator/core/nodes.h"
 
@@ -87,8 +88,7 @@ absl::Status UndrainNode(Context& context, const UndrainRequested& event) {
   if (!id.ok()) return id.status();
   Node& node = context.state.nodes.at(*id);
   if (!node.drain && !IsLeftOut(node.trust, context.now)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("node ", node.id, " is neither drained nor left out"));
+    return AlreadySoError(absl::StrCat("node ", node.id, " is neither drained nor left out"));
   }
   SetDrain(context.state, node, std::nullopt);
   node.trust = NodeTrust{};

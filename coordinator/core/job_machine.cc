@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/already_so.h"
 #include "common/check.h"
 #include "coordinator/core/access.h"
 #include "coordinator/core/command.h"
@@ -357,8 +358,8 @@ absl::Status Cancel(Context& context, const CancelRequested& event) {
   if (!id.ok()) return id.status();
   Job* const job = FindJob(context.state, *id);
   if (job->final()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("job ", job->id, " has already ended: ", job->reason));
+    const std::string why = absl::StrCat("job ", job->id, " has already ended: ", job->reason);
+    return job->state == CANCELLED ? AlreadySoError(why) : absl::FailedPreconditionError(why);
   }
   if (job->preempted) DoNotRequeue(*job);
   // One that was preempted has saved what it has.

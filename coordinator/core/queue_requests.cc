@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/already_so.h"
 #include "coordinator/core/access.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/questions.h"
@@ -96,13 +97,13 @@ absl::Status HoldJob(Context& context, const HoldRequested& event) {
       FindJobFor(context.state, event.job_id, "Coordinator/HoldJob", event.by);
   if (!id.ok()) return id.status();
   Job& job = context.state.jobs.at(*id);
+  const bool released = event.release && !job.held;
   if (job.state != PENDING || job.ending) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("job ", job.id, " does not wait for a start: ", job.reason));
+    const std::string why =
+        absl::StrCat("job ", job.id, " does not wait for a start: ", job.reason);
+    return released ? AlreadySoError(why) : absl::FailedPreconditionError(why);
   }
-  if (event.release && !job.held) {
-    return absl::FailedPreconditionError(absl::StrCat("job ", job.id, " is not held"));
-  }
+  if (released) return AlreadySoError(absl::StrCat("job ", job.id, " is not held"));
   job.held = !event.release;
   context.touched_jobs.insert(job.id);
   context.schedule = true;

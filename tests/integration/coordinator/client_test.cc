@@ -1,12 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that nobody answers.
+// Calls that nobody answers, or that break off.
 #include "coordinator/client/client.h"
+
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/already_so.h"
 #include "common/thread.h"
+#include "coordinator/client/grpc_status.h"
 #include "gtest/gtest.h"
+#include "proto/coordinator.grpc.pb.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -24,6 +36,78 @@ TEST(ClientTest, CallsThatAreStoppedEndAtOnce) {
   EXPECT_TRUE(absl::IsCancelled(waited)) << waited;
   const absl::Status late = client->ListJobs(request, absl::Minutes(1)).status();
   EXPECT_TRUE(absl::IsCancelled(late)) << late;
+}
+
+// Answers each call with the next of these.
+class ScriptedCoordinator : public Coordinator::Service {
+ public:
+  grpc::Status UndrainNode(grpc::ServerContext*, const UndrainNodeRequest*,
+                           UndrainNodeResponse*) override {
+    return Next();
+  }
+  grpc::Status HoldJob(grpc::ServerContext*, const HoldJobRequest*, HoldJobResponse*) override {
+    return Next();
+  }
+  grpc::Status CancelJob(grpc::ServerContext*, const CancelJobRequest*,
+                         CancelJobResponse*) override {
+    return Next();
+  }
+  std::vector<absl::Status> answers;  // not changed while a call is made
+  size_t calls = 0;
+
+ private:
+  grpc::Status Next() { return ToGrpc(answers.at(calls++)); }
+};
+
+class RepeatedCallTest : public testing::Test {
+ protected:
+  RepeatedCallTest() : folder_(testing::TempDir() + "/client_XXXXXX") {
+    EXPECT_NE(::mkdtemp(folder_.data()), nullptr);
+    options_.address = absl::StrCat("unix:", folder_, "/scripted");
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(options_.address, grpc::InsecureServerCredentials());
+    builder.RegisterService(&coordinator_);
+    server_ = builder.BuildAndStart();
+  }
+  ~RepeatedCallTest() override {
+    server_->Shutdown();
+    std::filesystem::remove_all(folder_);
+  }
+  absl::Status Undrain(const std::vector<absl::Status>& answers) {
+    coordinator_.answers = answers;
+    coordinator_.calls = 0;
+    const auto response =
+        Client::Create(options_)->UndrainNode(UndrainNodeRequest(), absl::Seconds(30));
+    EXPECT_EQ(coordinator_.calls, answers.size());
+    return response.status();
+  }
+  std::string folder_;
+  ClientOptions options_;
+  ScriptedCoordinator coordinator_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// The coordinator ended before it answered, and carried it out all the same.
+TEST_F(RepeatedCallTest, WhatIsAlreadySoAfterATryThatBrokeOffIsDone) {
+  const absl::Status broken = absl::UnavailableError("Socket closed");
+  const absl::Status so = AlreadySoError("node n is neither drained nor left out");
+  EXPECT_TRUE(Undrain({broken, so}).ok());
+  EXPECT_TRUE(Undrain({broken, broken, so}).ok());
+  coordinator_.answers = {broken, so, broken, so};
+  coordinator_.calls = 0;
+  EXPECT_TRUE(Client::Create(options_)->HoldJob(HoldJobRequest(), absl::Seconds(30)).ok());
+  EXPECT_TRUE(Client::Create(options_)->CancelJob(CancelJobRequest(), absl::Seconds(30)).ok());
+}
+
+TEST_F(RepeatedCallTest, OtherRefusalsStayThose) {
+  const absl::Status broken = absl::UnavailableError("Socket closed");
+  const absl::Status so = AlreadySoError("node n is neither drained nor left out");
+  const absl::Status first = Undrain({so});
+  EXPECT_TRUE(absl::IsFailedPrecondition(first)) << first;
+  EXPECT_EQ(first.message(), so.message());
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      Undrain({broken, absl::FailedPreconditionError("'h' is the host of 2 nodes")})));
+  EXPECT_TRUE(absl::IsNotFound(Undrain({broken, absl::NotFoundError("there is no node n")})));
 }
 
 }  // namespace
