@@ -204,6 +204,17 @@ void CheckTimeLimit(Context& context, Job& job) {
               kExitTimedOut, /*kill=*/true);
 }
 
+std::string NewestCheckpoint(const Job& job) {
+  if (!job.checkpoint) return "";
+  return absl::StrCat("; the newest checkpoint is that of step ", job.checkpoint->step());
+}
+
+// Returns whether the state after the job's last step is in no checkpoint, as its last save failed
+// or was refused. Of a job that has had none nothing is known: it may have begun with another's.
+bool IsUnsaved(const Job& job, int64_t steps) {
+  return job.checkpoint && job.checkpoint->step() < steps;
+}
+
 // The job is to save and leave, and no process of it is there that could, as no node has room for
 // one. It does not wait for a node to do so.
 void CheckDrain(Context& context, Job& job) {
@@ -222,10 +233,7 @@ void CheckDrain(Context& context, Job& job) {
   }
   BeginEnding(context, job, job.timed_out ? FAILED : CANCELLED,
               absl::StrCat(job.timed_out ? TimeLimitText(job) : "cancelled",
-                           ": no worker is left that could save",
-                           job.checkpoint ? absl::StrCat("; the newest checkpoint is that of step ",
-                                                         job.checkpoint->step())
-                                          : ""),
+                           ": no worker is left that could save", NewestCheckpoint(job)),
               job.timed_out ? kExitTimedOut : kExitCancelled);
   job.ending->decided = true;
 }
@@ -266,22 +274,21 @@ void BeginFinish(Context& context, Job& job) {
     total = std::max<int64_t>(total, finished.total_steps());
     if (model.empty()) model = finished.model_path();
   }
+  const bool unsaved = drained && IsUnsaved(job, steps);
+  const std::string at =
+      absl::StrCat("drained at step ", steps, unsaved ? NewestCheckpoint(job) : "");
+  const std::string saved = model.empty() ? "" : absl::StrCat("; model saved at ", model);
   if (drained && job.preempted && !job.timed_out) {
     BeginEnding(context, job, PENDING,
-                absl::StrCat(job.preempted->reason, ": drained at step ", steps,
-                             "; goes on from there when there is room"),
+                absl::StrCat(job.preempted->reason, ": ", at, unsaved ? "; it" : ";",
+                             " goes on from there when there is room"),
                 0);
   } else if (drained && job.timed_out) {
-    BeginEnding(context, job, FAILED,
-                absl::StrCat(TimeLimitText(job), ": drained at step ", steps,
-                             model.empty() ? "" : absl::StrCat("; model saved at ", model)),
+    BeginEnding(context, job, FAILED, absl::StrCat(TimeLimitText(job), ": ", at, saved),
                 kExitTimedOut);
     job.ending->decided = true;
   } else if (drained) {
-    BeginEnding(context, job, CANCELLED,
-                absl::StrCat("drained at step ", steps,
-                             model.empty() ? "" : absl::StrCat("; model saved at ", model)),
-                kExitCancelled);
+    BeginEnding(context, job, CANCELLED, absl::StrCat(at, saved), kExitCancelled);
   } else if (steps < total) {
     BeginEnding(
         context, job, SUCCEEDED,

@@ -43,8 +43,9 @@ WorkerMessage ControlMachine::Hello() const {
 ControlMachine::Effects ControlMachine::Connected() {
   Effects effects;
   if (connected_before_ && lost_peer_.has_value()) effects.messages.push_back(*lost_peer_);
-  if (connected_before_ && standing_.has_value()) effects.messages.push_back(*standing_);
+  // Before the end, which says from where the job can go on.
   if (connected_before_ && offer_.has_value()) effects.messages.push_back(*offer_);
+  if (connected_before_ && standing_.has_value()) effects.messages.push_back(*standing_);
   connected_before_ = true;
   return effects;
 }

@@ -114,6 +114,17 @@ TEST_F(ControlMachineTest, ACheckpointIsOfferedUntilThereIsAVerdictOnIt) {
   EXPECT_EQ(machine_.verdict(), nullptr);
 }
 
+// Whoever hears of the end says from where the job can go on.
+TEST_F(ControlMachineTest, TheLastCheckpointIsSaidBeforeTheEnd) {
+  machine_.Connected();
+  machine_.Offer(CheckpointOffer());
+  machine_.Finished(WorkerFinished());
+  const auto again = machine_.Connected().messages;
+  ASSERT_THAT(again, SizeIs(2));
+  EXPECT_TRUE(again[0].has_checkpoint());
+  EXPECT_TRUE(again[1].has_finished());
+}
+
 TEST_F(ControlMachineTest, OneThatEndedBeforeItWasEnteredHasNoMembers) {
   Begin(4);
   Abort(4, "rank 1 died");
