@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The coordinator dies by SIGKILL and comes back: nothing is lost, and the weights are the same."""
 
+import contextlib
+import glob
 import json
 import os
 import random
@@ -236,6 +238,43 @@ class CoordinatorDeath(harness.ProgramTest):
         self.assertIn("for the 11th time within a minute", err)
         self.assertEqual(len(killed), 11)
         self.assert_nothing_left()
+
+    def saved(self):
+        """(generation, step) of the newest checkpoint."""
+        found = [(0, 0)]
+        for manifest in glob.glob(os.path.join(self.dir, "saved", "step-*", "manifest.json")):
+            with contextlib.suppress(FileNotFoundError), open(manifest, encoding="utf-8") as file:
+                checkpoint = json.load(file)["checkpoint"]
+                found.append((checkpoint["generation"], checkpoint["step"]))
+        return max(found)
+
+    def test_a_restored_journal_saves_after_checkpoints_of_later_generations(self):
+        wanted = self.undisturbed()
+        saves = f"checkpoint: {{dir: {os.path.join(self.dir, 'saved')}, every: 20 steps, resume: auto}}\n"
+        self.job = self.write("saves.yaml", job_text(STEPS) + saves)
+        coordinator = self.start_daemon()
+        self.start_agent()
+        job = self.submit()
+        wait_until(lambda: self.saved() > (0, 0), 30, "a checkpoint")
+        code, out, err = self.run_program("coordinator", "backup", "copy.db", "--state-dir=state")
+        self.assertEqual(code, 0, out + err)
+        while (generation := self.saved()[0]) < 4:
+            self.processes("worker")[0].kill()
+            wait_until(lambda before=generation: self.saved()[0] > before, 30, "a checkpoint without the dead one")
+        # The machines end together, and the newest journal with them.
+        for process in self.processes():
+            process.kill()
+        self.kill(coordinator)
+        self.assert_nothing_left()
+        before = self.saved()
+        code, out, err = self.run_program("coordinator", "restore", "copy.db", "--state-dir=restored")
+        self.assertEqual(code, 0, out + err)
+        self.start_coordinator("--state-dir=restored")
+        self.start_agent()
+        wait_until(lambda: self.saved()[0] > before[0], 60, "a checkpoint after the restore")
+        self.assertGreater(self.saved()[1], before[1])
+        status = self.await_end(job)
+        self.assertEqual(status["result"]["model_sha256"], wanted)
 
 
 if __name__ == "__main__":
