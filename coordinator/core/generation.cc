@@ -145,6 +145,13 @@ Generation Deal(const Job& job, int64_t number, const Members& members) {
 
 }  // namespace
 
+int LeastMembers(const Job& job) {
+  constexpr int kAllHoldAll = 2;  // of so many each has all moments
+  const int least = job.least_workers();
+  if (!job.drain || IsCommand(job) || !AnyHolder(job)) return least;
+  return job.spec().train().zero_stage() == 0 || least <= kAllHoldAll ? 1 : least;
+}
+
 bool Able(const Job& job, const Worker& worker) {
   return StandsBetween(job, worker) && !worker.dead() && !Failed(worker);
 }
@@ -366,15 +373,15 @@ void MaybeFormGeneration(Context& context, Job& job) {
   std::sort(members.begin(), members.end(),
             [](const Worker* a, const Worker* b) { return a->slot < b->slot; });
   OrderByHost(job, members);
-  const int least = job.least_workers();
+  const int least = LeastMembers(job);
   const int size = static_cast<int>(members.size());
   if (size < least) {
     // At the very start nothing has to recover.
     const bool began = job.generation.message.generation() != 0;
     SetState(context, job, began ? RECOVERING : STARTING,
-             absl::StrCat("waits for ", Count(least - size, "worker"), ": ", size,
-                          size == 1 ? " is" : " are", " ready and elastic.min_workers is ", least,
-                          WhyUnplaced(context, job)));
+             absl::StrCat(job.drain ? absl::StrCat(*job.drain, "; ") : "", "waits for ",
+                          Count(least - size, "worker"), ": ", size, size == 1 ? " is" : " are",
+                          " ready and elastic.min_workers is ", least, WhyUnplaced(context, job)));
     return;
   }
   if (!Admit(context, job, members)) return;

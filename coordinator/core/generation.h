@@ -20,6 +20,12 @@ namespace lockstep::coordinator {
 // peers are refused at the start, too, when others are on another node.
 void MaybeFormGeneration(Context& context, Job& job);
 
+// Returns how many workers the next generation has at least: elastic.min_workers; one, where a job
+// that is to save and leave has some that hold its state. They take no step, so none has to have
+// memory for a larger share of one. With train.zero_stage they take over moments, for all of which
+// there is room only where elastic.min_workers is below 3; else they wait for as many as ever.
+int LeastMembers(const Job& job);
+
 // Returns whether the worker can be in the next generation.
 bool Able(const Job& job, const Worker& worker);
 

@@ -185,7 +185,7 @@ bool HasNothingToSave(const Job& job) { return !job.stepped && !AnyHolder(job); 
 void CheckTimeLimit(Context& context, Job& job) {
   const absl::Duration limit = job::TimeLimit(job.spec()) - job.ran;
   if (context.now < job.started + limit) return;
-  if (HasActiveGeneration(job) && !job.drain) {
+  if ((HasActiveGeneration(job) || AnyHolder(job)) && !job.drain) {
     job.timed_out = true;
     job.drain = absl::StrCat(TimeLimitText(job), "; ", HowToStop(job));
     job.drained_since = context.now;

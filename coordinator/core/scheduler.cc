@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "coordinator/core/generation.h"
 #include "coordinator/core/handover.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
@@ -215,14 +216,13 @@ void PlaceBy(Context& context, const Job& job, Slot& slot, Find find) {
   slot.node_id.clear();
 }
 
-// Returns whether a job that is to save and leave has some workers, and too few for the step in
-// which it does so.
+// Returns whether a job that is to save and leave has some workers, and too few to do so.
 bool IsTooSmallToLeave(const Job& job) {
   if (job.generation.message.generation() == 0 || HasActiveGeneration(job)) return false;
   const auto workers = std::count_if(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
     return slot.works() && slot.worker && !slot.unplaced();
   });
-  return workers > 0 && workers < job.least_workers();
+  return workers > 0 && workers < LeastMembers(job);
 }
 
 // All of them take room, so a node that has none is not asked twice.

@@ -45,8 +45,13 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
       checkpointer_->NoteDue(committed_step());
     }
   }
+  // The coordinator makes a generation of fewer than the job has at least only where it is to end:
+  // no worker has memory for so large a share of a step, and none takes one. All know that alike.
+  const bool leaves = communicator->world_size() < LeastWorkers(compiled_.job) &&
+                      committed_step() < compiled_.total_steps;
+  header_.drain = leaves;
   // The last generation may have ended between a commit and its evaluation, on some ranks.
-  if (std::exchange(evaluate_first_, false)) {
+  if (std::exchange(evaluate_first_, false) && !leaves) {
     LS_RETURN_IF_ERROR(Evaluate(communicator, record));
   } else if (committed_step() > 0 && executor_->tracking().best_step == committed_step()) {
     LS_RETURN_IF_ERROR(WriteBest(record));  // or before that was saved
@@ -82,7 +87,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   outcome.drained = !done && header_.drain;
   outcome.regrouped = !done && !header_.drain;
   if (done) LS_RETURN_IF_ERROR(TellOfMissingBest(communicator, record));
-  if (checkpointer_ != nullptr && !outcome.regrouped && !DrainsEarly()) {
+  if (checkpointer_ != nullptr && !outcome.regrouped && (leaves || !DrainsEarly())) {
     if (outcome.drained) checkpointer_->Hurry();
     LS_RETURN_IF_ERROR(
         checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline()));

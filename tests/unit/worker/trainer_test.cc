@@ -77,6 +77,40 @@ TEST_F(TrainerTest, AllStopAfterTheStepInWhichOneWasAskedTo) {
   }
 }
 
+// Where a job ends below elastic.min_workers nobody has memory for a step.
+TEST_F(TrainerTest, FewerThanTheJobHasAtLeastSaveWhatTheyHaveAndLeave) {
+  for (const int zero_stage : {0, 1}) {
+    SCOPED_TRACE(zero_stage);
+    const int least = zero_stage == 0 ? kTrainedShards : 2;
+    JobSpec spec = TrainedJob();
+    spec.mutable_elastic()->set_min_workers(least);
+    spec.mutable_train()->set_zero_stage(zero_stage);
+    const Compiled job(spec);
+    const std::string folder = absl::StrCat(folder_, "/", zero_stage);
+    Ranks ranks;
+    for (int i = 0; i < least; ++i) {
+      ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
+      ranks.back()->SaveIn(folder, "run");
+    }
+    ranks[0]->AfterFirstStep([&] {
+      WorkerCommand command;
+      command.mutable_regroup()->set_generation(generation_);
+      ranks[0]->Command(command);
+    });
+    for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+    const int64_t committed = ranks[0]->trainer->committed_step();
+    ranks.resize(1);
+    const Outcomes outcomes = Run(ranks, committed);
+    ASSERT_TRUE(outcomes[0].ok()) << outcomes[0].status();
+    EXPECT_TRUE(outcomes[0]->drained);
+    EXPECT_EQ(ranks[0]->trainer->committed_step(), committed);
+    const auto found = checkpoint::FindCheckpoints(checkpoint::Storage::Disk(), folder + "/saved");
+    ASSERT_TRUE(found.ok()) << found.status();
+    ASSERT_EQ(found->checkpoints.size(), 1);
+    EXPECT_EQ(found->checkpoints[0].manifest.step, committed);
+  }
+}
+
 TEST_F(TrainerTest, MembersThatRegroupGoOnWithANewcomer) {
   const Ranks alone = Undisturbed();
   Ranks ranks = Start(2);
