@@ -5,6 +5,8 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -36,15 +38,17 @@ constexpr absl::Duration kEndIsTold = absl::Seconds(10);
 
 constexpr absl::Duration kBetweenQuestions = absl::Seconds(1);
 
+constexpr const char* kSocketFolder = "/s";  // the coordinator locks it to listen in it
 constexpr const char* kPipe = "/pipe";
 constexpr const char* kPackages = "/packages";
 constexpr const char* kJournalLock = "/journal.lock";
 
-// A new folder of mode 0700 for the socket.
+// A new folder of mode 0700 for the socket and the journal. XDG_RUNTIME_DIR goes when its user logs
+// out, which a run may outlive, so it is the last choice.
 absl::StatusOr<std::string> MakeSocketFolder() {
   int why = 0;
   std::string tried;
-  for (const char* variable : {"XDG_RUNTIME_DIR", "TMPDIR", ""}) {
+  for (const char* variable : {"TMPDIR", "", "XDG_RUNTIME_DIR"}) {
     const char* value = variable[0] == '\0' ? "/tmp" : std::getenv(variable);
     if (value == nullptr || value[0] != '/') continue;
     std::string folder = absl::StrCat(value, "/lockstep-XXXXXX");
@@ -55,6 +59,14 @@ absl::StatusOr<std::string> MakeSocketFolder() {
   }
   return ErrnoStatus(why, absl::StrCat("cannot make a folder for the coordinator's socket in ",
                                        tried, " (set TMPDIR to one that you may write to)"));
+}
+
+// Holds the folder's lock, which keeps systemd-tmpfiles from what it takes for old. Without one,
+// where its file system has no locks, all else is as with it.
+UniqueFd HoldFolder(const std::string& folder) {
+  UniqueFd held(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (held.valid() && ::flock(held.get(), LOCK_SH | LOCK_NB) != 0) held.reset();
+  return held;
 }
 
 }  // namespace
@@ -69,6 +81,7 @@ struct PrivateCoordinator::Life : std::enable_shared_from_this<Life> {
   Spawner* spawner = nullptr;
   Callbacks callbacks;
   std::string program, address, folder, journal;
+  UniqueFd folder_lock;
   std::vector<std::string> network;  // flags about other hosts
 
   absl::Mutex mu;
@@ -177,12 +190,16 @@ absl::StatusOr<std::unique_ptr<PrivateCoordinator>> PrivateCoordinator::Start(
   life->callbacks = std::move(callbacks);
   LS_ASSIGN_OR_RETURN(life->program, FindProgram("coordinator", "LOCKSTEP_COORDINATOR_BIN"));
   LS_ASSIGN_OR_RETURN(life->folder, MakeSocketFolder());
-  const std::string socket = absl::StrCat(life->folder, "/sock");
+  life->folder_lock = HoldFolder(life->folder);
+  const std::string socket_folder = life->folder + kSocketFolder;
+  const std::string socket = absl::StrCat(socket_folder, "/sock");
   const std::string token = absl::StrCat(life->folder, "/token");
   life->address = network.has_value() ? network->endpoint : absl::StrCat("unix:", socket);
   life->journal = absl::StrCat(life->folder, "/journal.db");
   LS_RETURN_IF_ERROR(spawner->RemoveDirAtEnd(life->folder + kPackages));  // before what it is in
+  LS_RETURN_IF_ERROR(spawner->RemoveDirAtEnd(socket_folder));
   LS_RETURN_IF_ERROR(spawner->RemoveDirAtEnd(life->folder));
+  if (::mkdir(socket_folder.c_str(), 0700) != 0) return ErrnoStatus(errno, socket_folder);
   for (const std::string& file :
        {socket, token, life->journal, life->journal + "-wal", life->journal + "-shm",
         life->journal + "-journal", life->folder + kJournalLock, life->folder + kPipe}) {

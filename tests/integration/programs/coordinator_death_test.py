@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import random
+import shutil
 import signal
 import time
 import unittest
@@ -220,6 +221,41 @@ class CoordinatorDeath(harness.ProgramTest):
         self.assertTrue(all(i["happened"] for i in result["injections"]), result["injections"])
         self.assertEqual([f["signal"] for f in result["faults"]], [9, 9])
         self.assertIn("coordinator was killed by SIGKILL; it is started again", err)
+        self.assert_nothing_left()
+
+    def test_a_run_here_outlives_its_users_session(self):
+        job = self.write("short.yaml", job_text(steps=3000))
+        session = os.path.join(self.dir, "session")
+        os.mkdir(session, 0o700)
+        child = self.start("launcher", "-o", "json", "--nproc-per-node=4", job,
+                           env={**PACED, "XDG_RUNTIME_DIR": session})
+        self.await_training()
+        shutil.rmtree(session)  # the user logs out
+        self.processes("worker")[1].kill()
+        wait_until(lambda: len(self.processes("worker")) == 4, 30, "a worker in place of the one that died")
+        self.processes("coordinator")[0].kill()
+        self.unpace()
+        code, out, err = self.finish(child, 60)
+        self.assertEqual(code, 0, err)
+        result = json.loads(out.strip().splitlines()[-1])
+        self.assertEqual(result["model"]["sha256"], self.undisturbed(job))
+        self.assertEqual([f["signal"] for f in result["faults"]], [9])
+        self.assert_nothing_left()
+
+    def test_a_run_here_makes_its_socket_again(self):
+        child = self.start("launcher", "--nproc-per-node=4",
+                           self.write("long.yaml", job_text(steps=100000000)), env=PACED)
+        self.await_training()
+        coordinator = self.processes("coordinator")[0]
+        sock = coordinator.argv[coordinator.argv.index("--listen") + 1].removeprefix("unix:")
+        os.remove(sock)
+        wait_until(lambda: os.path.exists(sock), 30, "the coordinator is back at its address")
+        self.processes("worker")[1].kill()
+        wait_until(lambda: len(self.processes("worker")) == 4, 30, "a worker in place of the one that died")
+        harness.signal_again(child)
+        code, _, err = self.finish(child, 60)
+        self.assertEqual(code, 130, err)
+        self.assertIn("coordinator has answered nothing for 12s and was killed; it is started again", err)
         self.assert_nothing_left()
 
     def test_a_coordinator_that_dies_too_often_ends_the_run(self):
