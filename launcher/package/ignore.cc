@@ -11,17 +11,23 @@
 namespace lockstep::launcher {
 namespace {
 
-// "**/" stands for no folder, too.
-bool Fits(const std::string& pattern, const std::string& path) {
-  if (::fnmatch(pattern.c_str(), path.c_str(), FNM_PATHNAME) == 0) return true;
-  absl::string_view rest = pattern;
-  if (!absl::ConsumePrefix(&rest, "**/")) return false;
-  const std::string tail(rest);
-  if (Fits(tail, path)) return true;
-  for (size_t slash = path.find('/'); slash != path.npos; slash = path.find('/', slash + 1)) {
-    if (Fits(tail, path.substr(slash + 1))) return true;
+using Parts = std::vector<std::string>;
+
+// Returns whether the parts of a path from `at` on are those of a pattern from `from` on. "**" is
+// any number of parts; at the end of a pattern it is one at least: what is in a folder, not the
+// folder.
+bool Fits(const Parts& pattern, size_t from, const Parts& path, size_t at) {
+  if (from == pattern.size()) return at == path.size();
+  if (pattern[from] == "**") {
+    const bool last = from + 1 == pattern.size();
+    if (last) return at < path.size();
+    for (size_t next = at; next <= path.size(); ++next) {
+      if (Fits(pattern, from + 1, path, next)) return true;
+    }
+    return false;
   }
-  return false;
+  return at < path.size() && ::fnmatch(pattern[from].c_str(), path[at].c_str(), 0) == 0 &&
+         Fits(pattern, from + 1, path, at + 1);
 }
 
 }  // namespace
@@ -41,16 +47,21 @@ void IgnoreRules::Add(std::string_view line) {
   rule.folders_only = absl::ConsumeSuffix(&text, "/");
   rule.from_top = text.find('/') != text.npos;
   absl::ConsumePrefix(&text, "/");
-  rule.pattern = std::string(text);
-  if (!rule.pattern.empty()) rules_.push_back(std::move(rule));
+  if (text.empty()) return;
+  for (absl::string_view part : absl::StrSplit(text, '/')) {
+    // Of "**" in a row one is enough, and the more there are the longer it takes.
+    if (part == "**" && !rule.pattern.empty() && rule.pattern.back() == "**") continue;
+    rule.pattern.emplace_back(part);
+  }
+  rules_.push_back(std::move(rule));
 }
 
 bool IgnoreRules::Ignores(const std::string& path, bool is_folder) const {
-  const std::string name = path.substr(path.rfind('/') + 1);
+  const Parts parts = absl::StrSplit(path, '/');
   bool ignored = false;
   for (const Rule& rule : rules_) {
     if (rule.folders_only && !is_folder) continue;
-    if (Fits(rule.pattern, rule.from_top ? path : name)) ignored = !rule.negated;
+    if (Fits(rule.pattern, 0, parts, rule.from_top ? 0 : parts.size() - 1)) ignored = !rule.negated;
   }
   return ignored;
 }

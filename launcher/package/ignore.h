@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which files of a folder stay behind: the patterns of .lockstepignore, as those of .gitignore. A
-// line is a pattern ('*' and '?' stop at '/', "**/" is any folders); with '/' at its end it means
-// folders, with one elsewhere it is meant from the top, with '!' before it what earlier lines left
-// out comes with after all; '#' begins a comment. The last line that fits decides. Thread-safety:
-// immutable.
+// line is a pattern ('*' and '?' stop at '/', "**" between two is any folders, and at the end all
+// that is in one); with '/' at its end it means folders, with one elsewhere it is meant from the
+// top, with '!' before it what earlier lines left out comes with after all; '#' begins a comment.
+// The last line that fits decides. Thread-safety: immutable.
 #ifndef LOCKSTEP_LAUNCHER_PACKAGE_IGNORE_H_
 #define LOCKSTEP_LAUNCHER_PACKAGE_IGNORE_H_
 
@@ -23,7 +23,7 @@ class IgnoreRules {
 
  private:
   struct Rule {
-    std::string pattern;
+    std::vector<std::string> pattern;  // its parts
     bool negated = false;
     bool folders_only = false;
     bool from_top = false;

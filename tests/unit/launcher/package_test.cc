@@ -9,8 +9,11 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/client/package_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -40,6 +43,42 @@ TEST(IgnoreRulesTest, LastRuleThatFitsDecides) {
   EXPECT_TRUE(rules.Ignores("a/b/cache/x", false));
   EXPECT_TRUE(rules.Ignores(".git", true));
   EXPECT_FALSE(IgnoreRules("!.git\n").Ignores(".git", true));
+}
+
+// What `git check-ignore` answers of these files.
+TEST(IgnoreRulesTest, TwoStarsAreThoseOfGit) {
+  const std::vector<std::string> files = {
+      "a",           "a/b",   "a/x/b",  "a/x/y/b", "b",   "x/a/b", "x/a/y/z/b", "a/q.bin",
+      "a/x/y/q.bin", "a/xzy", "a/x/zy", "ab",      "x/b", "x/y/b", "x/b/c",     "a/.h"};
+  const std::vector<std::pair<std::string, std::string>> table = {
+      {"a/**/b", "a/b a/x/b a/x/y/b"},
+      {"a/**", "a/b a/x/b a/x/y/b a/q.bin a/x/y/q.bin a/xzy a/x/zy a/.h"},
+      {"**/a/**/b", "a/b a/x/b a/x/y/b x/a/b x/a/y/z/b"},
+      {"a/**/*.bin", "a/q.bin a/x/y/q.bin"},
+      {"**/b", "a/b a/x/b a/x/y/b b x/a/b x/a/y/z/b x/b x/y/b x/b/c"},
+      {"**",
+       "a a/b a/x/b a/x/y/b b x/a/b x/a/y/z/b a/q.bin a/x/y/q.bin a/xzy a/x/zy ab x/b x/y/b x/b/c "
+       "a/.h"},
+      {"a/**/", "a/x/b a/x/y/b a/x/y/q.bin a/x/zy"},
+      {"a/x**y", "a/xzy"},
+      {"a/**/**/b", "a/b a/x/b a/x/y/b"},
+      {"/**/b", "a/b a/x/b a/x/y/b b x/a/b x/a/y/z/b x/b x/y/b x/b/c"},
+      {"x/**/b/c", "x/b/c"},
+      {"*/b", "a/b x/b x/b/c"},
+      {"**b", "a/b a/x/b a/x/y/b b x/a/b x/a/y/z/b ab x/b x/y/b x/b/c"},
+  };
+  for (const auto& [pattern, expected] : table) {
+    const IgnoreRules rules(pattern);
+    std::vector<std::string> ignored;
+    for (const std::string& file : files) {
+      bool stays = rules.Ignores(file, false);
+      for (size_t at = file.find('/'); at != file.npos; at = file.find('/', at + 1)) {
+        stays = stays || rules.Ignores(file.substr(0, at), true);
+      }
+      if (stays) ignored.push_back(file);
+    }
+    EXPECT_EQ(absl::StrJoin(ignored, " "), expected) << pattern;
+  }
 }
 
 class PackageTest : public ::testing::Test {
