@@ -197,7 +197,9 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   }
   if (!plan_.has_value()) LS_RETURN_IF_ERROR(StartAgent(spec, reached));
   if (network.has_value()) {
-    LS_RETURN_IF_ERROR(workdir_.Send(reached, &request, [&](const std::string& package) {
+    const std::string& own = args_.job.run_dir;
+    const std::string& runs = own.empty() ? args_.job.runs_dir : own;
+    LS_RETURN_IF_ERROR(workdir_.Send(reached, runs, &request, [&](const std::string& package) {
       return coordinator->HasPackage(package);
     }));
   }

@@ -17,13 +17,14 @@ constexpr absl::Duration kSilence = absl::Minutes(1);
 
 }  // namespace
 
-absl::Status ShipWorkdir(coordinator::PackagesClient* client, SubmitJobRequest* request,
+absl::Status ShipWorkdir(coordinator::PackagesClient* client, const std::string& runs,
+                         SubmitJobRequest* request,
                          absl::FunctionRef<absl::Status(const std::string& id)> before_sending,
                          const std::atomic<bool>& stopped) {
   const std::string& workdir = request->spec().workdir();
   if (workdir.empty() || absl::StartsWith(workdir, "/")) return absl::OkStatus();
   absl::StatusOr<Package> package =
-      PackFolder(ResolvePath(request->submit_dir(), workdir), stopped);
+      PackFolder(ResolvePath(request->submit_dir(), workdir), runs, stopped);
   if (absl::IsNotFound(package.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat("workdir: ", std::string(package.status().message()),
@@ -38,7 +39,7 @@ absl::Status ShipWorkdir(coordinator::PackagesClient* client, SubmitJobRequest* 
 }
 
 absl::Status WorkdirSender::Send(
-    const coordinator::ClientOptions& reached, SubmitJobRequest* request,
+    const coordinator::ClientOptions& reached, const std::string& runs, SubmitJobRequest* request,
     absl::FunctionRef<absl::Status(const std::string& id)> before_sending) {
   const std::shared_ptr<coordinator::PackagesClient> client =
       coordinator::PackagesClient::Create(reached);
@@ -47,7 +48,7 @@ absl::Status WorkdirSender::Send(
     client_ = client;
     if (stopped_) client->Stop();
   }
-  return ShipWorkdir(client.get(), request, before_sending, stopped_);
+  return ShipWorkdir(client.get(), runs, request, before_sending, stopped_);
 }
 
 void WorkdirSender::Stop() {

@@ -19,11 +19,13 @@
 namespace lockstep::launcher {
 
 // A relative workdir is packed, handed to the coordinator, and named by its package in the request;
-// an absolute one is the nodes' own. Blocks. `before_sending` is told the package's name; an error
-// of it ends this. `stopped` ends the packing; the sending ends with client->Stop(). Errors:
-// FailedPrecondition, InvalidArgument and ResourceExhausted as PackFolder, with what to do; those
-// of PackagesClient::Put; Cancelled when it was stopped.
-absl::Status ShipWorkdir(coordinator::PackagesClient* client, SubmitJobRequest* request,
+// an absolute one is the nodes' own. What is in the folder `runs` is not sent (PackFolder). Blocks.
+// `before_sending` is told the package's name; an error of it ends this. `stopped` ends the
+// packing; the sending ends with client->Stop(). Errors: FailedPrecondition, InvalidArgument and
+// ResourceExhausted as PackFolder, with what to do; those of PackagesClient::Put; Cancelled when it
+// was stopped.
+absl::Status ShipWorkdir(coordinator::PackagesClient* client, const std::string& runs,
+                         SubmitJobRequest* request,
                          absl::FunctionRef<absl::Status(const std::string& id)> before_sending,
                          const std::atomic<bool>& stopped);
 
@@ -32,7 +34,8 @@ class WorkdirSender {
  public:
   // As ShipWorkdir, to the coordinator that `reached` names. Errors: also Cancelled, when it was
   // stopped before or meanwhile.
-  absl::Status Send(const coordinator::ClientOptions& reached, SubmitJobRequest* request,
+  absl::Status Send(const coordinator::ClientOptions& reached, const std::string& runs,
+                    SubmitJobRequest* request,
                     absl::FunctionRef<absl::Status(const std::string& id)> before_sending);
   // Ends what is under way, and what is asked for later.
   void Stop();

@@ -33,7 +33,7 @@ bool Fits(const Parts& pattern, size_t from, const Parts& path, size_t at) {
 }  // namespace
 
 IgnoreRules::IgnoreRules(std::string_view text) {
-  Add(".git");
+  for (const char* by_itself : {".git", "/runs/"}) Add(by_itself);
   for (absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
     line = absl::StripTrailingAsciiWhitespace(line);
     if (!line.empty() && line[0] != '#') Add(std::string_view(line.data(), line.size()));

@@ -15,7 +15,8 @@ namespace lockstep::launcher {
 
 class IgnoreRules {
  public:
-  // `.git` is left out whatever the text says, unless it says "!.git".
+  // `.git`, and `runs` at the top, which runs make, are left out whatever the text says, unless it
+  // says "!.git" or "!runs/".
   explicit IgnoreRules(std::string_view text);
   // Returns whether the file or folder with this path, from the top, stays behind. What is in a
   // folder that does is not asked about.

@@ -80,7 +80,9 @@ absl::StatusOr<std::string> ReadAll(int fd, int64_t most, const std::atomic<bool
 
 class Packer {
  public:
-  explicit Packer(const std::atomic<bool>& stopped) : stopped_(stopped) {}
+  Packer(const std::string& runs, const std::atomic<bool>& stopped) : stopped_(stopped) {
+    if (!runs.empty()) has_runs_ = ::stat(runs.c_str(), &runs_) == 0;
+  }
   absl::Status Run(const std::string& folder) {
     UniqueFd top(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!top.valid()) return ErrnoStatus(errno, absl::StrCat("the workdir ", folder));
@@ -126,7 +128,7 @@ class Packer {
     if (::fstatat(folder, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
       return errno == ENOENT ? absl::OkStatus() : ErrnoStatus(errno, path);
     }
-    if (rules_->Ignores(path, S_ISDIR(status.st_mode))) return absl::OkStatus();
+    if (rules_->Ignores(path, S_ISDIR(status.st_mode)) || IsOfRuns(status)) return absl::OkStatus();
     // A package's names are text.
     if (ToUtf8(name) != name) {
       return absl::FailedPreconditionError(
@@ -163,6 +165,10 @@ class Packer {
     return absl::OkStatus();
   }
 
+  bool IsOfRuns(const struct stat& status) const {
+    return has_runs_ && status.st_dev == runs_.st_dev && status.st_ino == runs_.st_ino;
+  }
+
   absl::Status Add(int top, const Found& found) {
     PackedFile& file = *packed.add_files();
     file.set_name(found.name);
@@ -195,6 +201,8 @@ class Packer {
   }
 
   const std::atomic<bool>& stopped_;
+  bool has_runs_ = false;
+  struct stat runs_ = {};
   std::unique_ptr<IgnoreRules> rules_;
   std::vector<Found> found_;
   int64_t bytes_ = 0;
@@ -255,8 +263,9 @@ absl::Status CheckNames(const PackedFolder& packed) {
 
 }  // namespace
 
-absl::StatusOr<Package> PackFolder(const std::string& folder, const std::atomic<bool>& stopped) {
-  Packer packer(stopped);
+absl::StatusOr<Package> PackFolder(const std::string& folder, const std::string& runs,
+                                   const std::atomic<bool>& stopped) {
+  Packer packer(runs, stopped);
   LS_RETURN_IF_ERROR(packer.Run(folder));
   Package package;
   package.files = packer.packed.files_size();

@@ -23,12 +23,13 @@ struct Package {
   int files = 0;
 };
 
-// Packs the files in `folder` that its .lockstepignore does not leave out. Folders without files
-// are not in it. Blocks for the disk, until `stopped` is set. Errors: Cancelled when it was;
+// Packs the files in `folder` that its .lockstepignore does not leave out, but for what is in the
+// folder `runs`, where runs are made (empty: none is known). Folders without files are not in it.
+// Blocks for the disk, until `stopped` is set. Errors: Cancelled when it was;
 // NotFound; FailedPrecondition (what is there is no folder, a file cannot be read, is neither a
 // file, a folder nor a link, or is a link that leads out of the folder), naming it;
 // ResourceExhausted (too much), naming the largest files.
-absl::StatusOr<Package> PackFolder(const std::string& folder,
+absl::StatusOr<Package> PackFolder(const std::string& folder, const std::string& runs = "",
                                    const std::atomic<bool>& stopped = false);
 
 // Makes `folder`, which must not be there, with what is in the package. What it says of names is

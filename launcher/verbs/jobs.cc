@@ -214,7 +214,8 @@ absl::Status ShipWorkdirs(coordinator::PackagesClient* client, const std::atomic
       continue;
     }
     const absl::Status sent = ShipWorkdir(
-        client, &request, [&](const std::string&) { return absl::OkStatus(); }, stopped);
+        client, /*runs=*/"", &request, [&](const std::string&) { return absl::OkStatus(); },
+        stopped);
     if (stopped) return Interrupted();
     LS_RETURN_IF_ERROR(sent);
     shipped[folder] = request.spec().workdir();

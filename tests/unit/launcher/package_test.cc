@@ -145,6 +145,25 @@ TEST_F(PackageTest, WhatIsUnpackedIsWhatWasPacked) {
   EXPECT_FALSE(fs::exists(out()));
 }
 
+TEST_F(PackageTest, WhatRunsHaveMadeStaysHere) {
+  Write("train.py", "x");
+  const std::string id = PackFolder(in())->id;
+  for (const char* runs : {"/runs", "/results"}) {
+    fs::create_directories(in() + runs + "/train-abc");
+    Write(std::string(runs) + "/train-abc/rank0.log", "y");
+  }
+  EXPECT_EQ(PackFolder(in(), in() + "/results")->id, id);
+  EXPECT_EQ(PackFolder(in(), in() + "/results/train-abc")->id, id) << "folders without files";
+  EXPECT_NE(PackFolder(in())->id, id);
+  fs::remove_all(in() + "/results");
+  EXPECT_EQ(PackFolder(in())->id, id);
+  fs::create_directories(in() + "/src/runs");
+  Write("src/runs/own.py", "z");
+  EXPECT_EQ(PackFolder(in())->files, 2) << "only at the top";
+  Write(".lockstepignore", "!runs/\n");
+  EXPECT_EQ(PackFolder(in())->files, 4);
+}
+
 TEST_F(PackageTest, WhatCannotBeSentIsNamed) {
   EXPECT_TRUE(absl::IsNotFound(PackFolder(folder_ + "/nowhere").status()));
   fs::create_symlink("../../secret", in() + "/src/way");

@@ -97,7 +97,7 @@ TEST_F(ShipWorkdirTest, AStopEndsTheSendingAtOnce) {
   coordinator::ClientOptions nowhere;
   nowhere.address = "unix-abstract:lockstep-ship-" + RandomHex(8);
   WorkdirSender sender;
-  const absl::Status sent = sender.Send(nowhere, &request_, [&](const std::string& id) {
+  const absl::Status sent = sender.Send(nowhere, "", &request_, [&](const std::string& id) {
     EXPECT_FALSE(id.empty());
     sender.Stop();
     return absl::OkStatus();
@@ -110,7 +110,7 @@ TEST_F(ShipWorkdirTest, AStopEndsThePackingToo) {
   Write(size_t{1} << 20);
   WorkdirSender sender;
   sender.Stop();
-  const absl::Status sent = sender.Send({}, &request_, [](const std::string&) {
+  const absl::Status sent = sender.Send({}, "", &request_, [](const std::string&) {
     ADD_FAILURE() << "it is packed";
     return absl::OkStatus();
   });
@@ -123,8 +123,8 @@ TEST_F(ShipWorkdirTest, AStopEndsTheSendingInTheMiddle) {
   StuckPackages stuck;
   WorkdirSender sender;
   stuck.in_the_middle = [&] { sender.Stop(); };
-  const absl::Status sent =
-      sender.Send(stuck.reached(), &request_, [](const std::string&) { return absl::OkStatus(); });
+  const absl::Status sent = sender.Send(stuck.reached(), "", &request_,
+                                        [](const std::string&) { return absl::OkStatus(); });
   EXPECT_EQ(sent.code(), absl::StatusCode::kCancelled) << sent;
   EXPECT_EQ(request_.spec().workdir(), "code");
 }
