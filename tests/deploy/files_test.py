@@ -347,6 +347,7 @@ if [[ -e begun ]]; then
   bash -c 'bash -c "echo works >>log; while [[ ! -e over ]] && ! grep -q stopped log; do sleep 0.05; done" w --bootstrap-fd=3 & wait' &
 fi
 while [[ ! -e over ]]; do sleep 0.05; done
+echo "ended by itself" >>log
 exit 7
 """
 # As srun does it, a variable of sbatch's decides what is handed on, unless a flag does.
@@ -472,6 +473,23 @@ class SlurmJobTest(unittest.TestCase):
         code, said = self.ended(script)
         self.assertEqual(code, 7, said)
         self.assertNotIn("stopped", self.log())
+
+    def test_a_signal_after_the_launchers_end_leaves_its_exit_code(self):
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            self.write("log", "")
+            self.write("begun")
+            script = self.start()
+            self.await_log("works")
+            self.write("over")
+            self.await_log("ended by itself")
+            time.sleep(0.5)  # guests are still there
+            script.send_signal(number)
+            self.write("guests-end", "0")
+            code, said = self.ended(script)
+            self.assertEqual(code, 7, said)
+            self.assertNotIn("requeue", self.log())
+            for name in ("over", "guests-end"):
+                os.remove(os.path.join(self.dir, name))
 
     def test_a_run_that_has_begun_is_queued_again_when_its_time_is_up(self):
         self.write("begun")
