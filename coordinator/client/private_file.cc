@@ -4,9 +4,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -42,6 +44,18 @@ std::string CannotMake(const std::string& file, absl::string_view what) {
   return absl::StrCat("cannot make the ", what, " ", file);
 }
 
+// Gives `fd` the group and the mode of the file that it is to replace, if there is one and they
+// keep it private. Else it stays as it was made.
+void KeepMode(int fd, const std::string& file) {
+  constexpr uid_t kSomebody = 1;  // who reads what is root's
+  struct stat before;
+  if (::lstat(file.c_str(), &before) != 0 || !S_ISREG(before.st_mode)) return;
+  const uid_t own = ::geteuid();
+  const mode_t mode = before.st_mode & 0777;
+  if (!IsPrivate(own, mode, own == 0 ? kSomebody : own)) return;
+  if (::fchown(fd, static_cast<uid_t>(-1), before.st_gid) == 0) (void)::fchmod(fd, mode);
+}
+
 // Writes and flushes a private file beside `file`; its name.
 absl::StatusOr<std::string> WriteBeside(const std::string& file, absl::string_view what,
                                         absl::string_view text) {
@@ -49,13 +63,22 @@ absl::StatusOr<std::string> WriteBeside(const std::string& file, absl::string_vi
   const UniqueFd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd.valid()) return ErrnoStatus(errno, CannotMake(file, what));
   errno = ENOSPC;  // of a write that is cut short
-  if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-      ::fchmod(fd.get(), 0600) != 0 || ::fsync(fd.get()) != 0) {
-    const int why = errno;
-    ::unlink(fresh.c_str());
-    return ErrnoStatus(why, CannotMake(file, what));
+  bool made = ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+              ::fchmod(fd.get(), 0600) == 0;
+  if (made) {
+    KeepMode(fd.get(), file);
+    made = ::fsync(fd.get()) == 0;
   }
-  return fresh;
+  if (made) return fresh;
+  const int why = errno;
+  ::unlink(fresh.c_str());
+  return ErrnoStatus(why, CannotMake(file, what));
+}
+
+// Returns what `file` leads to, where it is a link; itself where it is none, or leads nowhere.
+std::string BehindLinks(const std::string& file) {
+  const std::unique_ptr<char, void (*)(void*)> path(::realpath(file.c_str(), nullptr), ::free);
+  return path != nullptr ? std::string(path.get()) : file;
 }
 
 }  // namespace
@@ -85,10 +108,11 @@ absl::StatusOr<std::string> ReadPrivateFile(const std::string& file, absl::strin
 
 absl::Status WritePrivateFile(const std::string& file, absl::string_view what,
                               absl::string_view text, bool replace) {
-  LS_ASSIGN_OR_RETURN(const std::string fresh, WriteBeside(file, what, text));
+  const std::string place = replace ? BehindLinks(file) : file;
+  LS_ASSIGN_OR_RETURN(const std::string fresh, WriteBeside(place, what, text));
   // Of two that make it at once, one does.
-  const bool made = replace ? ::rename(fresh.c_str(), file.c_str()) == 0
-                            : ::link(fresh.c_str(), file.c_str()) == 0 || errno == EEXIST;
+  const bool made = replace ? ::rename(fresh.c_str(), place.c_str()) == 0
+                            : ::link(fresh.c_str(), place.c_str()) == 0 || errno == EEXIST;
   const int why = errno;
   if (!made || !replace) ::unlink(fresh.c_str());
   if (made) return absl::OkStatus();

@@ -28,7 +28,8 @@ bool IsPrivate(uid_t owner, mode_t mode, uid_t reader);
 absl::StatusOr<std::string> ReadPrivateFile(const std::string& file, absl::string_view what);
 
 // Makes `file` with mode 0600 whatever the umask, whole or not at all. With `replace` an older file
-// gives way; else it stays, and that is no error.
+// gives way, behind links where the name is one, and leaves its group, and its mode where that is
+// private; else it stays, and that is no error.
 // Errors: as open(2), write(2).
 absl::Status WritePrivateFile(const std::string& file, absl::string_view what,
                               absl::string_view text, bool replace);

@@ -50,8 +50,11 @@ class Renewed(TlsTest):
         copy = self.write("copy", former + "\n")
         os.chmod(copy, 0o600)
         elsewhere = {"XDG_RUNTIME_DIR": os.path.join(self.dir, "elsewhere")}
-        code, _, err = self.launch("token", "renew", f"--coordinator={address}", f"--token-file={copy}", env=elsewhere)
+        link = os.path.join(self.dir, "link")
+        os.symlink("copy", link)
+        code, _, err = self.launch("token", "renew", f"--coordinator={address}", f"--token-file={link}", env=elsewhere)
         self.assertEqual(code, 0, err)
+        self.assertTrue(os.path.islink(link))
         child.terminate()
         self.finish(child)
         self.coordinator(listen=address)

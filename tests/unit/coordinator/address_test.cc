@@ -182,6 +182,26 @@ TEST_F(AddressTest, ATokenIsMadeOnceAndReadByItsOwnerAlone) {
   EXPECT_THAT(std::string(ReadToken(file).status().message()), HasSubstr("others can read"));
 }
 
+TEST(PrivateFile, AReplacedOneStaysWhereLinksLeadToAndKeepsItsMode) {
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/private-", ::getpid());
+  std::filesystem::create_directories(folder + "/real");
+  const std::string file = folder + "/real/token", link = folder + "/link";
+  ASSERT_TRUE(WritePrivateFile(file, "token file", "old\n", /*replace=*/false).ok());
+  std::filesystem::create_symlink("real/token", link);
+  for (const mode_t mode : {0400, 0600, 0644}) {
+    SCOPED_TRACE(mode);
+    ASSERT_EQ(::chmod(file.c_str(), mode), 0);
+    const std::string text = absl::StrCat("new ", mode, "\n");
+    ASSERT_TRUE(WritePrivateFile(link, "token file", text, /*replace=*/true).ok());
+    EXPECT_TRUE(std::filesystem::is_symlink(link));
+    EXPECT_EQ(ReadPrivateFile(file, "token file").value(), text);
+    struct stat status;
+    ASSERT_EQ(::stat(file.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, mode == 0644 ? 0600 : mode) << "one that others read is not";
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST_F(AddressTest, AFileOfRootsMayHaveAGroupThatReadsIt) {
   EXPECT_TRUE(IsPrivate(0, 0440, 1000));
   EXPECT_TRUE(IsPrivate(0, 0640, 1000));
