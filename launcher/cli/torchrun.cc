@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/cli/torchrun.h"
 
+#include <cmath>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,8 @@ namespace {
 
 // torchrun's ports where none is given.
 constexpr char kDefaultPort[] = "29400";
+
+constexpr double kLongest = 100.0 * 365 * 86400;  // seconds, of every duration of a job file
 
 // The launcher's own flags that torchrun has, too.
 constexpr const char* kCommonFlags[] = {"nnodes",  "nproc-per-node", "max-restarts",
@@ -42,10 +46,15 @@ absl::Status ApplyRendezvousConf(const std::string& text, JobArgs* job) {
       return Usage(absl::StrCat("--rdzv-conf ", text, ": expected key=value,key=value"));
     }
     if (absl::StripAsciiWhitespace(pair[0]) != "join_timeout") continue;
-    if (!absl::SimpleAtod(pair[1], &seconds) || !(seconds >= 1)) {
-      return Usage(absl::StrCat("--rdzv-conf ", text, ": join_timeout is a number of seconds"));
+    if (!absl::SimpleAtod(pair[1], &seconds) || !(seconds >= 1 && seconds <= kLongest)) {
+      return Usage(absl::StrCat("--rdzv-conf ", text,
+                                ": join_timeout is a number of seconds, 1 to ",
+                                static_cast<int64_t>(kLongest)));
     }
-    job->sets.push_back(absl::StrCat("start_timeout=", seconds, "s"));
+    const auto milliseconds = static_cast<int64_t>(std::llround(seconds * 1e3));
+    job->sets.push_back(milliseconds % 1000 == 0
+                            ? absl::StrCat("start_timeout=", milliseconds / 1000, "s")
+                            : absl::StrCat("start_timeout=", milliseconds, "ms"));
   }
   return absl::OkStatus();
 }

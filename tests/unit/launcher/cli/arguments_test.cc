@@ -203,6 +203,13 @@ TEST(Arguments, TorchrunsFlags) {
   EXPECT_FALSE(args.rendezvous.has_value());
   EXPECT_THAT(args.job.sets, ElementsAre("start_timeout=90s", "env.ROLE_NAME=\"r\"",
                                          "env.TORCHELASTIC_RUN_ID=\"7\"", "preemption.grace=60s"));
+  for (const auto& [given, means] :
+       std::vector<std::pair<std::string, std::string>>{{"1000000", "1000000s"},
+                                                        {"1234567", "1234567s"},
+                                                        {"1e6", "1000000s"},
+                                                        {"1.5", "1500ms"}})
+    EXPECT_THAT(Parse<RunArgs>({"--rdzv-conf=join_timeout=" + given, "train.py"}).job.sets,
+                ElementsAre("start_timeout=" + means));
   EXPECT_THAT(Parse<RunArgs>({"-r", "3", "train.py"}).job.sets, ElementsAre("logs.tee=none"));
   EXPECT_THAT(Parse<RunArgs>({"--local-ranks-filter=0", "train.py"}).job.sets,
               ElementsAre("logs.tee=0"));
@@ -421,6 +428,7 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"--nnodes=0", "train.py"}, "at least 1"},
       {{"--rdzv-backend=etcd", "train.py"}, "no other service is needed"},
       {{"--rdzv-conf=join_timeout", "train.py"}, "expected key=value"},
+      {{"--rdzv-conf=join_timeout=1e12", "train.py"}, "--rdzv-conf join_timeout=1e12: "},
       {{"--tee=3", "j.yaml"}, "is a flag of torchrun"},
       {{"chaos", "--tee=3", "j.yaml"}, "is a flag of torchrun"},
       {{"j.yaml", "--", "ls"}, "not both"},
