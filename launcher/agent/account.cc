@@ -7,6 +7,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <system_error>
+
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/printable.h"
@@ -14,6 +17,7 @@
 namespace lockstep::launcher {
 namespace {
 
+constexpr size_t kMostEntryBytes = 1 << 20;
 constexpr int kMostGroups = 65536;  // Linux's NGROUPS_MAX
 constexpr uid_t kNobodys = static_cast<uid_t>(-1);
 
@@ -24,13 +28,25 @@ void SetThreadGroups(const std::vector<gid_t>& groups) {
 
 }  // namespace
 
-absl::StatusOr<Account> FindAccount(const std::string& user, bool root_too) {
+absl::StatusOr<Account> FindAccount(const std::string& user, bool root_too, LookUpUser look_up) {
   passwd entry = {};
   passwd* found = nullptr;
   std::vector<char> buffer(16 << 10);
-  if (user.empty() ||
-      ::getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 ||
-      found == nullptr) {
+  int error = 0;
+  while (!user.empty()) {
+    error = look_up(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
+    if (error == ERANGE && buffer.size() < kMostEntryBytes) {
+      buffer.resize(2 * buffer.size());
+    } else if (error != EINTR) {
+      break;
+    }
+  }
+  if (error != 0 && error != ENOENT && error != ESRCH) {
+    return absl::UnavailableError(
+        absl::StrCat("this host's name service cannot say who '", Printable(user),
+                     "' is, as whom the job would run: ", std::generic_category().message(error)));
+  }
+  if (found == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("this host has no user '", Printable(user),
                      "', as whom the job would run (launcher join --as-users)"));

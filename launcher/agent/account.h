@@ -5,8 +5,10 @@
 #ifndef LOCKSTEP_LAUNCHER_AGENT_ACCOUNT_H_
 #define LOCKSTEP_LAUNCHER_AGENT_ACCOUNT_H_
 
+#include <pwd.h>
 #include <sys/types.h>
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,9 +25,15 @@ struct Account {
   std::vector<gid_t> groups;  // with gid
 };
 
-// The account of `user` on this host. Errors: FailedPrecondition (the host has no such user; it is
-// root, or another name of it, and `root_too` is false).
-absl::StatusOr<Account> FindAccount(const std::string& user, bool root_too);
+// Of getpwnam_r(3).
+using LookUpUser = int (*)(const char* name, passwd* entry, char* buffer, size_t size,
+                           passwd** found);
+
+// The account of `user` on this host. `look_up` is another than the system's in tests. Blocks for
+// the host's name service. Errors: FailedPrecondition (the host has no such user; it is root, or
+// another name of it, and `root_too` is false); Unavailable (the name service cannot say).
+absl::StatusOr<Account> FindAccount(const std::string& user, bool root_too,
+                                    LookUpUser look_up = ::getpwnam_r);
 
 // While it lives this thread makes and opens files as `account` does: what it makes is theirs, and
 // what they may not touch it cannot. Without an account nothing changes. REQUIRES: the process is
