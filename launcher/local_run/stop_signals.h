@@ -17,9 +17,9 @@ namespace lockstep::launcher {
 
 class StopSignals {
  public:
-  // Blocks the signals in the calling thread and those that it starts later. Called in main, after
-  // the spawner was forked and before any thread exists. Also makes SIGPIPE and
-  // SIGXFSZ harmless.
+  // Blocks the signals in the calling thread and those that it starts later. Called in main before
+  // the spawner is forked, whose children get their own masks, and before any thread exists. Also
+  // makes SIGPIPE and SIGXFSZ harmless.
   static void Block();
 
   // `on_signal` is called with 1 for the first wish to stop, 2 for the second and so on, one at a

@@ -24,9 +24,10 @@ namespace {
 // Runs `verb` with a spawner.
 template <typename Args>
 int WithSpawner(const Args& args, int (*verb)(const Args&, Spawner*)) {
+  // The spawner, too, is of the foreground: Ctrl-C must find it with its signals blocked.
+  StopSignals::Block();
   auto spawner = Spawner::Fork();
   if (!spawner.ok()) return Complain(spawner.status());
-  StopSignals::Block();
   return verb(args, spawner->get());
 }
 

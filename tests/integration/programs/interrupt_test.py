@@ -41,6 +41,18 @@ while not os.path.exists("leave"):
 """
 
 
+class AtTheStart(harness.ProgramTest):
+    def test_a_launcher_that_has_just_begun(self):
+        job = self.write("job.yaml", harness.synthetic_job(steps=100000000))
+        for quarters in list(range(60)) * 2:
+            child = self.start("launcher", "--nproc-per-node=1", job, start_new_session=True)
+            time.sleep(quarters / 4000)
+            os.killpg(child.pid, signal.SIGINT)
+            code, _, err = self.finish(child, 60)
+            self.assertIn(code, (130, -signal.SIGINT), err)  # the latter: before it looks at signals
+            self.assertNotIn("error:", err)
+
+
 class Pipes(harness.ProgramTest):
     def there(self, name):
         wait_until(lambda: os.path.exists(os.path.join(self.dir, name)), 30, name)
