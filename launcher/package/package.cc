@@ -114,12 +114,16 @@ class Packer {
     DIR* const opened = ::fdopendir(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (opened == nullptr) return ErrnoStatus(errno, path);
     const std::unique_ptr<DIR, int (*)(DIR*)> listing(opened, ::closedir);
-    while (const dirent* const entry = ::readdir(listing.get())) {
+    while (true) {
+      errno = 0;  // at the end of the folder, too, there is no entry
+      const dirent* const entry = ::readdir(listing.get());
+      if (entry == nullptr) break;
       const std::string name = entry->d_name;
       if (stopped_) return absl::CancelledError("stopped");
       if (name == "." || name == "..") continue;
       LS_RETURN_IF_ERROR(Look(fd, name, path.empty() ? name : absl::StrCat(path, "/", name)));
     }
+    if (errno != 0) return ErrnoStatus(errno, path.empty() ? "the workdir" : path);
     return absl::OkStatus();
   }
 
