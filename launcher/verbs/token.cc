@@ -79,16 +79,20 @@ int Create(const TokenArgs& args, const coordinator::ClientOptions& options) {
     request.mutable_valid_for()->set_seconds(absl::ToInt64Seconds(*args.valid_for));
   }
   const auto made = coordinator::CreateToken(options, request, kReplyTimeout);
-  if (!made.ok()) return Complain(made.status());
+  if (!made.ok()) {  // no job file is wrong, but what was typed
+    const int code = Complain(made.status());
+    return absl::IsInvalidArgument(made.status()) ? kExitUsage : code;
+  }
   std::cerr << "token " << made->info().id() << " of " << Printable(made->info().user())
             << " with the role " << args.role << "; expires: " << ExpiryOf(made->info())
             << ". It is a secret, and not shown again.\n";
-  if (args.save_as.empty()) {
-    std::cout << made->token() << std::endl;
-    return kExitOk;
+  absl::Status saved;
+  if (!args.save_as.empty()) {
+    saved = coordinator::WritePrivateFile(args.save_as, "token file",
+                                          absl::StrCat(made->token(), "\n"), /*replace=*/true);
+  } else if (!(std::cout << made->token() << std::endl)) {
+    saved = absl::DataLossError("the token cannot be written to stdout");
   }
-  const absl::Status saved = coordinator::WritePrivateFile(
-      args.save_as, "token file", absl::StrCat(made->token(), "\n"), /*replace=*/true);
   if (saved.ok()) return kExitOk;
   RevokeTokenRequest nobodys;
   nobodys.set_id(made->info().id());

@@ -3,6 +3,7 @@
 
 import json
 import os
+import subprocess
 import pwd
 import shutil
 import socket
@@ -48,6 +49,17 @@ class Users(harness.ProgramTest):
         # A file that is there is left alone, and no token made for nobody.
         with open(ann, encoding="utf-8") as file:
             before = file.read()
+        # One that nobody has seen is taken by nobody.
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            lost = subprocess.run([os.path.join(harness.BIN, "launcher"), "token", "create", "--user=lost", "--role=submit",
+                                   f"--coordinator={self.address}"], check=False, stdin=subprocess.DEVNULL, stdout=full,
+                                  stderr=subprocess.PIPE, env=self.environment(), timeout=harness.patient())
+        self.assertEqual(lost.returncode, 1, lost.stderr)
+        self.assertIn(b"the token is revoked again", lost.stderr)
+        self.assertNotIn("lost", self.verb(None, "token", "list"))
+        for wrong in ("--user=ann --valid-for=0s", "--user=a/b"):
+            code, _, err = self.launch("token", "create", "--role=submit", f"--coordinator={self.address}", *wrong.split())
+            self.assertEqual(code, 2, err)
         self.assertIn("is there", self.verb(None, "token", "create", "--user=eve", "--role=submit",
                                             f"--save-as={ann}", code=1))
         with open(ann, encoding="utf-8") as file:
