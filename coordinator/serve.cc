@@ -86,7 +86,10 @@ int AwaitSignal(const sigset_t& signals, const Findable& findable) {
 void TellServing(Flags& flags, const std::string& address) {
   if (flags.ready_fd >= 0) {
     const std::string line = absl::StrCat(address, "\n");
-    if (::write(flags.ready_fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    const bool told =
+        ::write(flags.ready_fd, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+    // A run that has ended early by then takes its coordinator along.
+    if (!told && !flags.parent_death) {
       LS_LOG_WARNING << "nobody reads --ready-fd " << flags.ready_fd;
     }
     ::close(flags.ready_fd);

@@ -7,6 +7,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import time
 import unittest
 
 import harness
@@ -125,6 +126,19 @@ class BadInput(harness.ProgramTest):
         job = self.write("job.yaml", harness.synthetic_job())
         self.assert_fails(USAGE, ["--nproc-per-node"], "--nproc-per-node=0", job)
         self.assert_fails(CANNOT_FIT, ["1000", "shards"], "--nproc-per-node=1000", job)
+
+    def test_a_run_that_has_ended_early_gets_no_warning_of_its_coordinator(self):
+        for of_a_run, warns in (("--parent-death", False), (None, True)):
+            read, write = os.pipe()
+            os.close(read)  # who started it is about to end
+            child = self.start("coordinator", f"--listen=unix:{self.dir}/s", f"--ready-fd={write}",
+                               *filter(None, [of_a_run]), pass_fds=(write,))
+            os.close(write)
+            harness.wait_until(lambda: os.path.exists(f"{self.dir}/s"), 20, "its socket")
+            time.sleep(0.2)
+            child.terminate()
+            _, _, err = self.finish(child, 20)
+            self.assertEqual("nobody reads" in err, warns, err)
 
     def test_missing_data(self):
         job = self.write("job.yaml", idx_job("/nowhere/at/all"))
