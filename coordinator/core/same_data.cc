@@ -1,10 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/core/same_data.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/generation.h"
 
 namespace lockstep::coordinator {
+namespace {
+
+// Returns the first file of `worker` that `other` has none of that path for, or null.
+const DataFile* FileWithoutOther(const Worker& worker, const Worker& other) {
+  for (const DataFile& file : worker.ready->data()) {
+    const auto& files = other.ready->data();
+    const auto same = [&file](const DataFile& each) { return each.path() == file.path(); };
+    if (std::none_of(files.begin(), files.end(), same)) return &file;
+  }
+  return nullptr;
+}
+
+std::string WhoseData(const Worker& worker, const Worker& first) {
+  return absl::StrCat("the data of rank ", worker.slot, " on host ", worker.host,
+                      " are not those of rank ", first.slot, " on host ", first.host, ": ");
+}
+
+}  // namespace
 
 std::string OtherData(const Worker& worker, const Worker& first) {
   for (const DataFile& expected : first.ready->data()) {
@@ -15,13 +35,18 @@ std::string OtherData(const Worker& worker, const Worker& first) {
                                    ? "is as long on both and has other bytes"
                                    : absl::StrCat("has ", file.bytes(), " bytes on ", worker.host,
                                                   " and ", expected.bytes(), " on ", first.host);
-      return absl::StrCat("the data of rank ", worker.slot, " on host ", worker.host,
-                          " are not those of rank ", first.slot, " on host ", first.host, ": ",
-                          file.path(), " ", what,
+      return absl::StrCat(WhoseData(worker, first), file.path(), " ", what,
                           "; copy it from one host to the other, or share the folder");
     }
   }
-  return "";
+  // The same source, so that one is opened instead of the other: with ".gz" or without. Files that
+  // one side alone tells of say nothing: older versions tell of those that nobody opens, too.
+  const DataFile* const here = FileWithoutOther(worker, first);
+  const DataFile* const there = FileWithoutOther(first, worker);
+  if (here == nullptr || there == nullptr) return "";
+  return absl::StrCat(WhoseData(worker, first), worker.host, " opens ", here->path(), ", and ",
+                      first.host, " ", there->path(),
+                      " instead; have the same file on both, or share the folder");
 }
 
 const Worker* DataSpeaker(const Job& job, const Members& members) {

@@ -86,10 +86,11 @@ bool ParseWorkerReport(const Command& command, WorkerMessage& message) {
     ready.set_data_stamp(static_cast<uint64_t>(command.number("stamp")));
     if (command.has("data")) {
       DataFile& file = *ready.add_data();
-      file.set_path("data/train.bin");
+      file.set_path(command.text("file", "data/train.bin"));
       file.set_bytes(command.number("bytes", 1000));
       file.set_hash(static_cast<uint64_t>(command.number("data")));
     }
+    if (command.has("also")) ready.add_data()->set_path(command.text("also"));
   } else if (command.verb() == "peer-lost") {
     message.mutable_peer_lost()->set_rank(static_cast<int>(command.number("rank")));
     message.mutable_peer_lost()->set_generation(command.number("generation", 1));

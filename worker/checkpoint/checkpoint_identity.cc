@@ -78,6 +78,17 @@ CheckpointMark MarkOf(const checkpoint::Manifest& manifest, const std::string& p
 
 namespace {
 
+// Returns the first of `records` whose path `others` have not, or null.
+const checkpoint::DataRecord* RecordWithoutOther(
+    const std::vector<checkpoint::DataRecord>& records,
+    const std::vector<checkpoint::DataRecord>& others) {
+  for (const checkpoint::DataRecord& record : records) {
+    const auto same = [&](const checkpoint::DataRecord& each) { return each.path == record.path; };
+    if (std::none_of(others.begin(), others.end(), same)) return &record;
+  }
+  return nullptr;
+}
+
 // Appends what of the data differs, where both know it.
 void AddDataDifferences(const checkpoint::Manifest& saved, const checkpoint::Manifest& job,
                         std::vector<std::string>* differences) {
@@ -96,6 +107,13 @@ void AddDataDifferences(const checkpoint::Manifest& saved, const checkpoint::Man
     }
     differences->push_back(absl::StrCat("train.data: ", before.path, " is not what it was"));
   }
+  // The same source, so that one is opened instead of the other: with ".gz" or without. Files that
+  // one side alone knows say nothing: older versions wrote down those that nobody opens, too.
+  const checkpoint::DataRecord* const was = RecordWithoutOther(saved.data, job.data);
+  const checkpoint::DataRecord* const is = RecordWithoutOther(job.data, saved.data);
+  if (was == nullptr || is == nullptr) return;
+  differences->push_back(
+      absl::StrCat("train.data: ", is->path, " is opened where ", was->path, " was"));
 }
 
 }  // namespace

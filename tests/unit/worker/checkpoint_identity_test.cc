@@ -132,6 +132,23 @@ TEST_F(CheckpointIdentityTest, DataThatChangedIsNamedBeforeThePlan) {
             "train.data: 60 -> 61 samples; train.data: train.csv is not what it was");
 }
 
+// A file is opened with ".gz" or without, whichever is there.
+TEST_F(CheckpointIdentityTest, DataThatIsOpenedUnderAnotherNameIsNamed) {
+  checkpoint::Manifest saved = Of(ExampleJob()), now = saved;
+  const checkpoint::DataRecord labels{"labels", 10, 5};
+  saved.data = {{"images.gz", 100, 7}, labels};
+  now.data = {{"images", 300, 8}, labels};
+  EXPECT_EQ(DataDifferenceOf(saved, now), "train.data: images is opened where images.gz was");
+  EXPECT_EQ(DifferenceOf(saved, now), DataDifferenceOf(saved, now));
+  now.data = {};
+  EXPECT_EQ(DataDifferenceOf(saved, now), "") << "not known of every source";
+  // Older versions wrote down files of a test split that is never opened, too.
+  saved.data = {{"images", 300, 8}, labels, {"test.gz", 9, 9}};
+  now.data = {{"images", 300, 8}, labels};
+  EXPECT_EQ(DataDifferenceOf(saved, now), "");
+  EXPECT_EQ(DataDifferenceOf(now, saved), "");
+}
+
 TEST_F(CheckpointIdentityTest, PartsHaveEveryTensorOnceAndAreAlike) {
   for (int parts = 1; parts <= 5; ++parts) {
     const CheckpointLayout layout(plan_.get(), parts);
