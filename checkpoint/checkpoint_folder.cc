@@ -215,14 +215,15 @@ absl::StatusOr<std::string> Publish(Storage* storage, const std::string& folder,
 absl::Status Tidy(Storage* storage, const std::string& folder, const std::string& writer,
                   int64_t settled) {
   LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, storage->List(folder));
+  absl::Status failed;  // the first; what cannot be removed keeps no other
   for (const std::string& name : names) {
     // Its other ranks may have made the folder and not yet said that they hold it.
     if (StepOf(name, absl::StrCat(kSavingPrefix, "step-"), "-" + writer) > settled) continue;
     if (absl::StartsWith(name, kSavingPrefix) || absl::StartsWith(name, kRemovingPrefix)) {
-      LS_RETURN_IF_ERROR(RemoveLeft(storage, In(folder, name)));
+      failed.Update(RemoveLeft(storage, In(folder, name)));
     }
   }
-  return absl::OkStatus();
+  return failed;
 }
 
 absl::Status Prune(Storage* storage, const std::string& folder, int keep, const Manifest& own) {
@@ -246,16 +247,17 @@ absl::Status Prune(Storage* storage, const std::string& folder, int keep, const 
     }
   }
   LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, storage->List(folder));
+  absl::Status failed;  // the first, as in Tidy
   for (const std::string& name : names) {
     if (removed.count(name) > 0) {
-      LS_RETURN_IF_ERROR(RemoveCheckpoint(storage, folder, name));
+      failed.Update(RemoveCheckpoint(storage, folder, name));
     } else if (const int64_t step = StepOf(name, "best-", ".safetensors");
                step >= 0 && step < newest_best && bests.count(step) == 0 && contents.unread.ok()) {
       // (A checkpoint that could not be looked at may know of it.)
-      LS_RETURN_IF_ERROR(storage->Remove(In(folder, name)));
+      failed.Update(storage->Remove(In(folder, name)));
     }
   }
-  return absl::OkStatus();
+  return failed;
 }
 
 }  // namespace lockstep::checkpoint

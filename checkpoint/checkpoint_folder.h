@@ -92,14 +92,14 @@ absl::StatusOr<std::string> Publish(Storage* storage, const std::string& folder,
                                     const std::string& saving, const Manifest& manifest);
 
 // Removes what was left half done by writers that are gone; not what `writer` puts together for a
-// step after `settled`. Errors: those of the storage; a later call goes on.
+// step after `settled`. Errors: the first one of the storage, after the others are removed; a later
+// call goes on.
 absl::Status Tidy(Storage* storage, const std::string& folder, const std::string& writer,
                   int64_t settled);
 
 // Removes all checkpoints but the `keep` newest and that of their best step, and the best weights
 // that none of them knows of. The newest is that of `own`, there whole: whoever calls has read it
-// back. What its rivals saved is not theirs: it does not count and stays. Errors: those of the
-// storage; a later call goes on.
+// back. What its rivals saved is not theirs: it does not count and stays. Errors: as Tidy.
 absl::Status Prune(Storage* storage, const std::string& folder, int keep, const Manifest& own);
 
 }  // namespace lockstep::checkpoint

@@ -141,6 +141,7 @@ absl::StatusOr<bool> IsMountPoint(const std::string& path) {
 
 constexpr size_t kCopyPiece = size_t{256} << 10;
 constexpr int kTries = 100;
+constexpr int kDeepest = 32;  // folders within each other that are removed
 
 // A file that is being put together beside its place. Whoever tidies the folder leaves it alone
 // while it is open, and removes it when its writer died.
@@ -261,18 +262,7 @@ class DiskStorage : public Storage {
     return at;
   }
 
-  absl::Status Remove(const std::string& path) override {
-    struct stat info;
-    if (::lstat(path.c_str(), &info) != 0) {
-      return errno == ENOENT ? absl::OkStatus() : Failed("stat", path);
-    }
-    if (!S_ISDIR(info.st_mode)) return RemoveOne(path, 0);
-    LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, List(path));
-    for (const std::string& name : names) {
-      LS_RETURN_IF_ERROR(RemoveOne(absl::StrCat(path, "/", name), 0));
-    }
-    return RemoveOne(path, AT_REMOVEDIR);
-  }
+  absl::Status Remove(const std::string& path) override { return RemoveTree(path, kDeepest); }
 
   absl::Status Link(const std::string& from, const std::string& to,
                     const std::function<bool()>& go_on) override {
@@ -318,6 +308,23 @@ class DiskStorage : public Storage {
   }
 
  private:
+  // Checkpoints have no folders; file browsers and file servers put some in.
+  absl::Status RemoveTree(const std::string& path, int depth) {
+    struct stat info;
+    if (::lstat(path.c_str(), &info) != 0) {
+      return errno == ENOENT ? absl::OkStatus() : Failed("stat", path);
+    }
+    if (!S_ISDIR(info.st_mode)) return RemoveOne(path, 0);
+    if (depth == 0) {
+      return absl::FailedPreconditionError(absl::StrCat("remove ", path, ": it lies too deep"));
+    }
+    LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, List(path));
+    for (const std::string& name : names) {
+      LS_RETURN_IF_ERROR(RemoveTree(absl::StrCat(path, "/", name), depth - 1));
+    }
+    return RemoveOne(path, AT_REMOVEDIR);
+  }
+
   static absl::Status Copy(const std::string& from, const std::string& to,
                            const std::function<bool()>& go_on) {
     UniqueFd in(::open(from.c_str(), O_RDONLY | O_CLOEXEC));

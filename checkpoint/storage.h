@@ -70,7 +70,8 @@ class Storage {
   // Where the file system is mounted that `path` lies on, or would lie on: a folder above it need
   // not be there. Errors: Unavailable when a link on the way leads nowhere.
   virtual absl::StatusOr<std::string> MountPoint(const std::string& path) = 0;
-  // Removes a file, or a folder with the files in it. What is not there is fine.
+  // Removes a file, or a folder with all that is in it; links are not followed. What is not there
+  // is fine. Errors: also FailedPrecondition for folders more than 32 deep.
   virtual absl::Status Remove(const std::string& path) = 0;
   // A second name for a file, which replaces what had it. Where the file system has no links, or
   // it is another one, a copy: `go_on`, which may be empty, is asked between pieces of 256 KiB;

@@ -208,19 +208,29 @@ absl::StatusOr<checkpoint::FoundCheckpoint> CheckpointJob::Publish() {
   }
   hold_.reset();
   state_.store(State::kPublished, std::memory_order_release);
+  // Before what they named may go.
+  if (const absl::Status pointed = PointToNewest(made->manifest); !pointed.ok()) {
+    LS_LOG_WARNING << "the links last and best in " << settings_.folder
+                   << " may name older ones: " << pointed.message();
+  }
   if (const absl::Status tidied = RemoveOld(made->manifest); !tidied.ok()) {
     LS_LOG_WARNING << "old checkpoints stay in " << settings_.folder << ": " << tidied.message();
   }
   return made;
 }
 
+absl::Status CheckpointJob::PointToNewest(const checkpoint::Manifest& manifest) {
+  absl::Status pointed =
+      settings_.storage->Point(settings_.folder + "/last", checkpoint::CheckpointName(step()));
+  if (manifest.best_step > 0) pointed.Update(PointToBest(manifest));
+  return pointed;
+}
+
 absl::Status CheckpointJob::RemoveOld(const checkpoint::Manifest& manifest) {
   checkpoint::Storage* const storage = settings_.storage;
-  LS_RETURN_IF_ERROR(checkpoint::Tidy(storage, settings_.folder, settings_.writer, step()));
-  LS_RETURN_IF_ERROR(checkpoint::Prune(storage, settings_.folder, settings_.keep, manifest));
-  LS_RETURN_IF_ERROR(
-      storage->Point(settings_.folder + "/last", checkpoint::CheckpointName(step())));
-  return manifest.best_step == 0 ? absl::OkStatus() : PointToBest(manifest);
+  absl::Status removed = checkpoint::Tidy(storage, settings_.folder, settings_.writer, step());
+  removed.Update(checkpoint::Prune(storage, settings_.folder, settings_.keep, manifest));
+  return removed;
 }
 
 absl::Status CheckpointJob::PointToBest(const checkpoint::Manifest& manifest) {

@@ -106,7 +106,9 @@ class CheckpointJob {
   // the folder at the same time.
   absl::Status TakeItsPlace(checkpoint::Manifest* manifest);
   absl::StatusOr<checkpoint::FoundCheckpoint> TryToPublish();
-  // After it was made, with that manifest: what is older, and the links for people.
+  // After it was made, with that manifest: the links for people.
+  absl::Status PointToNewest(const checkpoint::Manifest& manifest);
+  // And then what is older.
   absl::Status RemoveOld(const checkpoint::Manifest& manifest);
   // Has the link for people name the best weights, where they are there.
   absl::Status PointToBest(const checkpoint::Manifest& manifest);

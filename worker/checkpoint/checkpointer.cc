@@ -111,8 +111,12 @@ void Checkpointer::LookForOthers() {
 void Checkpointer::Prepare(const std::string& writer) {
   // Older checkpoints stay: none of this run is there yet to take their place.
   absl::Status ready = settings_.storage->MakeFolder(settings_.folder);
-  if (ready.ok()) ready = checkpoint::Tidy(settings_.storage, settings_.folder, writer, -1);
   if (ready.ok()) {
+    const absl::Status tidied = checkpoint::Tidy(settings_.storage, settings_.folder, writer, -1);
+    if (!tidied.ok()) {
+      LS_LOG_WARNING << "what writers that are gone left stays in " << settings_.folder << ": "
+                     << tidied.message();
+    }
     // Found now, so that one that stands still meanwhile does not become a later run than its own.
     const absl::StatusOr<checkpoint::FolderContents> contents =
         checkpoint::FindCheckpoints(settings_.storage, settings_.folder);

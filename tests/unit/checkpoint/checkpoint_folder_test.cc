@@ -246,6 +246,34 @@ TEST_F(CheckpointFolderTest, WhatTheDeadLeftGoesAndWhatTheLivingWriteStays) {
   EXPECT_THAT(Names(), ElementsAre("step-0000000100"));
 }
 
+TEST_F(CheckpointFolderTest, OneThatCannotBeRemovedKeepsNoOther) {
+  for (int64_t step = 1; step <= 4; ++step) ASSERT_TRUE(Save(step, 1).ok());
+  storage_.FailOn("rename .removing-step-0000000002");
+  EXPECT_TRUE(absl::IsResourceExhausted(PruneAs(1, 1)));
+  EXPECT_THAT(Names(), ElementsAre("step-0000000002", "step-0000000004"));
+  for (const char* name : {".saving-a", ".saving-b", ".saving-c"}) {
+    fs::create_directory(folder_ + "/" + name);
+  }
+  storage_.FailOn("remove .saving-b");
+  EXPECT_TRUE(absl::IsResourceExhausted(Tidy(&storage_, folder_, "me", -1)));
+  EXPECT_THAT(Names(), ElementsAre(".saving-b", "step-0000000002", "step-0000000004"));
+}
+
+// As file browsers and file servers make them.
+TEST_F(CheckpointFolderTest, WhatOthersPutIntoACheckpointGoesWithIt) {
+  ASSERT_TRUE(Save(1, 1).ok());
+  fs::create_directories(folder_ + "/step-0000000001/@eaDir/a/b");
+  std::ofstream(folder_ + "/step-0000000001/@eaDir/a/note") << "x";
+  fs::create_directory(own_ + "/elsewhere");
+  std::ofstream(own_ + "/elsewhere/file") << "x";
+  fs::create_directory_symlink(own_ + "/elsewhere", folder_ + "/step-0000000001/@eaDir/link");
+  ASSERT_TRUE(Save(2, 1).ok());
+  const absl::Status pruned = PruneAs(1, 1);
+  EXPECT_TRUE(pruned.ok()) << pruned;
+  EXPECT_THAT(Names(), ElementsAre("step-0000000002"));
+  EXPECT_TRUE(fs::exists(own_ + "/elsewhere/file")) << "a link was followed";
+}
+
 TEST_F(CheckpointFolderTest, FilesAreCheckedByTheirHash) {
   ASSERT_TRUE(Save(100, 1).ok());
   const auto found = FindCheckpoints(&storage_, folder_);

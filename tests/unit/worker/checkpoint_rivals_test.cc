@@ -114,6 +114,17 @@ TEST_F(CheckpointRivalsTest, WhoFoundNoneToGoOnFromTakesNothingOver) {
   EXPECT_THAT(Runs(), ElementsAre("never"));
 }
 
+// Which run it is is found as it begins, whatever somebody left there.
+TEST_F(CheckpointRivalsTest, WhatCannotBeRemovedMakesNoLaterRunOfOne) {
+  std::filesystem::create_directory(folder_ + "/.saving-left");
+  Job other(folder_, 1, "other", "", /*keep=*/1, {}, kOtherTraining, /*takes_over=*/true);
+  other.ranks()[0].storage->FailOn("remove .saving-left");
+  Begin(&other);
+  Save(&first_);
+  EXPECT_THAT(SaidBySave(&other), HasSubstr("is used by run first, too"));
+  EXPECT_THAT(Runs(), ElementsAre("first"));
+}
+
 // A run of which somebody saved when the same job had been started again.
 TEST_F(CheckpointRivalsTest, TheSameTrainingGoesOn) {
   Job again(folder_, 1, "again", "", /*keep=*/1);

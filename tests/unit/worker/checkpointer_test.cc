@@ -68,6 +68,30 @@ TEST_F(CheckpointerTest, TheLinkToTheBestWeightsNamesThemOrIsNotThere) {
   EXPECT_EQ(save(3), checkpoint::BestName(3));
 }
 
+// Also for who dies over removing the old ones: with keep: 1 they are what the links named.
+TEST_F(CheckpointerTest, TheLinksNameTheNewestThoughAnOldOneCannotBeRemoved) {
+  Job job(folder_, 1, "run", "", /*keep=*/1);
+  job.Enter();
+  fs::create_directories(folder_);
+  std::ofstream(folder_ + "/" + checkpoint::BestName(1)) << "weights";
+  job.decided().best_step = 1;
+  job.decided().best_sha256 = checkpoint::Sha256Hex("weights");
+  const auto target = [&](const char* link) {
+    std::error_code none;
+    return fs::read_symlink(folder_ + link, none).string();
+  };
+  for (const char* fails : {"nothing", "remove .saving-left", "rename .removing-step"}) {
+    fs::remove(folder_ + "/best");
+    fs::create_directories(folder_ + "/.saving-left");
+    job.ranks()[0].storage->FailOn(fails);
+    job.Step();
+    job.Complete();
+    EXPECT_EQ(target("/last"),
+              checkpoint::CheckpointName(job.ranks()[0].executor->committed_step()));
+    EXPECT_EQ(target("/best"), checkpoint::BestName(1)) << fails;
+  }
+}
+
 TEST_F(CheckpointerTest, HoldsTheStateOfItsStepWhileTrainingGoesOn) {
   for (const int world : {1, 3}) {
     fs::remove_all(folder_);
