@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "checkpoint/checkpoint_place.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -14,6 +16,13 @@ namespace lockstep::worker {
 namespace {
 
 using checkpoint::FoundCheckpoint;
+
+// "saved/last" of "saved/last/" and "saved/last/.": what is beside it is found by its name.
+std::string WithoutEnd(absl::string_view path) {
+  while (path.size() > 1 && (absl::ConsumeSuffix(&path, "/.") || absl::ConsumeSuffix(&path, "/"))) {
+  }
+  return path.empty() ? "/" : std::string(path);
+}
 
 std::string ReadingAdvice(const absl::Status& why) {
   if (absl::IsFailedPrecondition(why)) return "make it readable";
@@ -41,7 +50,7 @@ absl::Status Candidates::Find() {
   TellOfMissing();
   if (automatic || source_.resume == "never" || !found_.empty()) return absl::OkStatus();
   given_ = true;
-  LS_RETURN_IF_ERROR(Add(source_.resume, false));
+  LS_RETURN_IF_ERROR(Add(WithoutEnd(source_.resume), false));
   if (!found_.empty()) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat("checkpoint.resume: there is no whole checkpoint at ",
                                           source_.resume, damaged_.empty() ? "" : ": ",

@@ -54,6 +54,13 @@ TEST_F(RestoreTest, WhereARunLooks) {
   EXPECT_EQ(Resumed(2, "auto", state), -1);
   EXPECT_EQ(Resumed(2, moved, state), 1);
   EXPECT_EQ(Resumed(2, moved + "/step-0000000001", state), 1);
+  // What is beside the checkpoint is found by its name.
+  const std::string path = moved + "/step-0000000001";
+  for (const char* end : {"/", "//", "/.", "/./"}) {
+    Job other(folder_, 1);
+    const auto restored = other.Restore(path + end);
+    EXPECT_EQ(restored[0].value()->path, path) << end;
+  }
   Job missing(folder_, 2);
   const auto results = missing.Restore(folder_ + "/nowhere");
   EXPECT_EQ(results[0].status().code(), absl::StatusCode::kNotFound);
