@@ -249,6 +249,16 @@ std::optional<EvalResult> EvaluationOf(const checkpoint::Manifest& manifest) {
   return eval;
 }
 
+std::optional<Train> TrainOf(const checkpoint::Manifest& manifest) {
+  Train train;
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  if (!google::protobuf::util::JsonStringToMessage(manifest.train, &train, options).ok()) {
+    return std::nullopt;
+  }
+  return train;
+}
+
 absl::StatusOr<bool> BringBest(checkpoint::Storage* storage, const Restored& restored,
                                const std::string& path, Checkpointer* checkpointer,
                                const std::function<bool()>& go_on) {

@@ -93,6 +93,10 @@ absl::Status LoadCheckpoint(checkpoint::Storage* storage, const std::string& pat
 // The newest evaluation that the manifest knows of.
 std::optional<EvalResult> EvaluationOf(const checkpoint::Manifest& manifest);
 
+// Returns the job's train section that the manifest knows, without what this version knows not of;
+// nothing when it cannot be read.
+std::optional<Train> TrainOf(const checkpoint::Manifest& manifest);
+
 // Puts the best weights that the checkpoint knows of at `path` again, and among those that
 // `checkpointer` keeps. They may be at `path` already: what is there is removed only when it is
 // known to be other ones. Returns whether they are there; where not, that is said, unless they are

@@ -49,6 +49,21 @@ engine::Tracking TrackEval(const Train& train, const EvalResult& eval,
   return after;
 }
 
+engine::Tracking GoOnTracking(const Train& train, const Train& before,
+                              const engine::Tracking& tracking) {
+  engine::Tracking after = tracking;
+  if (train.has_best() && train.best().metric() != before.best().metric()) {
+    after.best = 0;
+    after.best_step = 0;
+  }
+  if (train.has_early_stop() && train.early_stop().metric() != before.early_stop().metric()) {
+    after.stop_best = 0;
+    after.stop_step = 0;
+    after.stop_count = 0;
+  }
+  return after;
+}
+
 bool StopsEarly(const Train& train, const engine::Tracking& tracking) {
   return train.has_early_stop() && tracking.stop_count >= train.early_stop().patience();
 }

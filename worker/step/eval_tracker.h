@@ -18,6 +18,11 @@ namespace lockstep::worker {
 engine::Tracking TrackEval(const Train& train, const EvalResult& eval,
                            const engine::Tracking& before);
 
+// Returns `tracking`, of a run with the section `before`, as one with `train` goes on with it: what
+// is the best by another metric is none by this one.
+engine::Tracking GoOnTracking(const Train& train, const Train& before,
+                              const engine::Tracking& tracking);
+
 // Returns whether the run ends with the newest evaluation.
 bool StopsEarly(const Train& train, const engine::Tracking& tracking);
 

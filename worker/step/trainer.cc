@@ -260,6 +260,7 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
         "never to begin anew"));
   }
   restored_ = resumed_->here;
+  GoOnWithMetrics();
   best_ = {"", resumed_->manifest.best_step, resumed_->manifest.best_sha256};
   evaluated_step_ = resumed_->manifest.evaluated_step;
   eval_ = EvaluationOf(resumed_->manifest);
@@ -273,6 +274,17 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
     link_->TellCheckpoint(MarkOf(resumed_->manifest, resumed_->path));
   }
   return BringResumedBest(run_dir);
+}
+
+void Trainer::GoOnWithMetrics() {
+  const std::optional<Train> before = TrainOf(resumed_->manifest);
+  if (!before.has_value()) return;
+  const engine::Tracking saved = executor_->tracking();
+  const engine::Tracking now = GoOnTracking(compiled_.job.train(), *before, saved);
+  executor_->SetTracking(now);
+  if (now.best_step == saved.best_step) return;
+  resumed_->manifest.best_step = 0;
+  resumed_->manifest.best_sha256.clear();
 }
 
 void Trainer::NoteFirstCommit() {

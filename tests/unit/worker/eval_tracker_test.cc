@@ -67,6 +67,30 @@ TEST(EvalTracker, NeedsMoreThanTheDeltaAndReadsTheAverage) {
   EXPECT_TRUE(StopsEarly(train, t));
 }
 
+TEST(EvalTracker, WhatIsBestByAnotherMetricIsNone) {
+  Train before;
+  before.mutable_best()->set_metric("accuracy");
+  before.mutable_early_stop()->set_metric("accuracy");
+  engine::Tracking saved = TrackEval(before, Eval(10, 0.5, 0.8), {});
+  saved = TrackEval(before, Eval(20, 0.4, 0.7), saved);
+  const engine::Tracking same = GoOnTracking(before, before, saved);
+  EXPECT_EQ(same.best_step, 10);
+  EXPECT_EQ(same.stop_count, 1);
+  EXPECT_EQ(GoOnTracking(Train(), before, saved).best_step, 10) << "it asks for none";
+  Train train = before;
+  train.mutable_early_stop()->set_metric("loss");
+  engine::Tracking now = GoOnTracking(train, before, saved);
+  EXPECT_EQ(now.best, 0.8);
+  EXPECT_EQ(now.stop_step, 0);
+  EXPECT_EQ(now.stop_count, 0);
+  EXPECT_EQ(now.evaluated_step, 20);
+  train.mutable_best()->set_metric("loss");
+  now = TrackEval(train, Eval(30, 0.6, 0.1), GoOnTracking(train, before, saved));
+  EXPECT_EQ(now.best, -0.6);
+  EXPECT_EQ(now.best_step, 30);
+  EXPECT_EQ(now.stop_step, 30);
+}
+
 TEST(EvalTracker, WithoutTheKeysNothingIsDecided) {
   const Train train;
   const engine::Tracking t = TrackEval(train, Eval(10, 0.5, 0.5), {});

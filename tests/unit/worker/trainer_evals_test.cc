@@ -330,6 +330,39 @@ TEST_F(TrainerEvalsTest, TheBestOfTheStepThatARunGoesOnAfterStaysWhenItCannotBeW
   EXPECT_TRUE(Best("run") == best);
 }
 
+// With train.reproducible: false.
+TEST_F(TrainerEvalsTest, ABestByAnotherMetricIsNone) {
+  const auto spec = [](const char* metric, int64_t steps) {
+    JobSpec job = LargeBestJob("1 steps", 1e-3);  // each step has a smaller loss
+    Train& train = *job.mutable_train();
+    train.set_steps(steps);
+    train.mutable_best()->set_metric(metric);
+    train.mutable_early_stop()->set_metric(metric);
+    train.mutable_early_stop()->set_patience(3);
+    return job;
+  };
+  const auto start = [&](const std::string& run, const Compiled& job) {
+    Ranks ranks;
+    ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
+    ranks[0]->SaveIn(folder_, run, /*reproducible=*/false);
+    return ranks;
+  };
+  const Compiled half(spec("accuracy", 3));
+  for (const auto& outcome : Run(start("first", half), 0)) ASSERT_TRUE(outcome.ok());
+  const int64_t by_accuracy = NewestManifest().best_step;
+  ASSERT_GT(by_accuracy, 0);
+  const Compiled same(spec("accuracy", 3));
+  for (const auto& outcome : Run(start("same", same), 0)) ASSERT_TRUE(outcome.ok());
+  EXPECT_EQ(NewestManifest().best_step, by_accuracy);
+  const Compiled whole(spec("loss", kTrainedSteps));
+  const Ranks ranks = start("second", whole);
+  for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(ranks[0]->trainer->committed_step(), kTrainedSteps) << "stopped early";
+  EXPECT_EQ(NewestManifest().step, kTrainedSteps);
+  EXPECT_EQ(NewestManifest().best_step, kTrainedSteps);
+  EXPECT_EQ(NewestManifest().best_sha256, checkpoint::Sha256Hex(Best("second")));
+}
+
 // It is not there, and comes at once: from the state.
 TEST_F(TrainerEvalsTest, NoBetterWeightsAreWaitedForWhereTheBestAreThoseOfTheStateItself) {
   const Compiled job(LargeBestJob("1 steps", 1e-3));

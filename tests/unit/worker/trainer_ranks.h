@@ -20,6 +20,7 @@
 #include "collectives/fake/fake_transport.h"
 #include "collectives/shards.h"
 #include "common/status.h"
+#include "proto/message_json.h"
 #include "tests/unit/checkpoint/recording_storage.h"
 #include "tests/unit/worker/fake_session.h"
 #include "tests/unit/worker/group_members.h"
@@ -50,7 +51,8 @@ inline JobSpec TrainedJob() {
 // A rank without a process.
 struct TrainerRank {
   TrainerRank(const Compiled& job, FakeNetwork* network)
-      : transport(network, job.compiled.arena_bytes + (size_t{1} << 16)),
+      : train(MessageJson(job.compiled.job.train())),
+        transport(network, job.compiled.arena_bytes + (size_t{1} << 16)),
         link({}, FakeSession::On(&wire)) {
     link.Start();
     auto created = Trainer::Create(job.compiled, {.data = &job.data,
@@ -62,7 +64,7 @@ struct TrainerRank {
     trainer = *std::move(created);
   }
   // Has it save in `folder`, begin with what is there, and write the results of `run` beside it.
-  void SaveIn(const std::string& folder, const std::string& run) {
+  void SaveIn(const std::string& folder, const std::string& run, bool reproducible = true) {
     Checkpointer::Settings settings;
     settings.storage = &storage;
     settings.clock = Clock::Real();
@@ -70,12 +72,16 @@ struct TrainerRank {
     settings.worker = transport.address();
     settings.identity.run = run;
     settings.identity.plan_hash = trainer->plan().hash();
-    settings.identity.train = "{}";
+    settings.identity.train = train;
     settings.plan = &trainer->plan();
     settings.state = trainer->state();
     settings.board = &board;
+    source = {.folder = settings.folder,
+              .identity = settings.identity,
+              .reproducible = reproducible,
+              .storage = &storage};
+    settings.takes_over = source.takes_over();
     checkpointer = Checkpointer::Create(settings).value();
-    source = {.folder = settings.folder, .identity = settings.identity, .storage = &storage};
     trainer->SaveWith(checkpointer.get(), &source);
     std::filesystem::create_directories(absl::StrCat(folder, "/", run, "/model"));
     record = std::make_unique<RunRecord>(absl::StrCat(folder, "/", run), kTrainedSteps);
@@ -88,6 +94,7 @@ struct TrainerRank {
     });
   }
 
+  const std::string train;  // the job's section, as JSON
   FakeTransport transport;
   FakeSession::Wire wire;
   ControlLink link;
