@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "absl/numeric/int128.h"
 #include "common/check.h"
 #include "common/philox.h"
 
@@ -61,8 +62,8 @@ DistributedSampler::DistributedSampler(const Options& options)
 
 int64_t DistributedSampler::StepsFor(int64_t epochs) const {
   if (options_.tail == Tail::kDrop) return epochs * steps_per_epoch_;
-  const int64_t samples = epochs * options_.dataset_size;
-  return (samples + options_.global_batch - 1) / options_.global_batch;
+  const absl::int128 samples = absl::int128(epochs) * options_.dataset_size;
+  return static_cast<int64_t>((samples + options_.global_batch - 1) / options_.global_batch);
 }
 
 void DistributedSampler::FillFromEpoch(int64_t epoch, int64_t offset,

@@ -51,6 +51,7 @@ class DistributedSampler {
   explicit DistributedSampler(const Options& options);
 
   // Steps of a run of `epochs` passes: ceil(epochs x n / B), or epochs x floor(n / B) with kDrop.
+  // REQUIRES: they fit into an int64_t.
   int64_t StepsFor(int64_t epochs) const;
   // The samples of `shard` at `step` (0-based), in order: global_batch / shards indices into
   // `indices`. REQUIRES: step >= 0, 0 <= shard < shards, indices.size() == samples_per_shard().

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/numeric/int128.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
@@ -298,6 +299,25 @@ absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dat
   return spec;
 }
 
+namespace {
+
+constexpr int64_t kMostSteps = 1'000'000'000'000'000;  // as train.steps in job/schema.cc
+constexpr int64_t kMostSamples = int64_t{1} << 62;     // places in the endless stream
+
+absl::Status CheckEpochs(int64_t epochs, const data::DistributedSampler::Options& options) {
+  const bool drops = options.tail == data::Tail::kDrop;
+  const int64_t left_out = drops ? options.dataset_size % options.global_batch : 0;
+  const absl::int128 samples = absl::int128(epochs) * (options.dataset_size - left_out);
+  const absl::int128 steps = (samples + options.global_batch - 1) / options.global_batch;
+  if (steps <= kMostSteps && (drops || samples <= kMostSamples)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("train.epochs: ", epochs, " epochs of ", options.dataset_size,
+                   " samples are more than ", steps > kMostSteps ? kMostSteps : kMostSamples,
+                   steps > kMostSteps ? " steps" : " samples", "; lower it"));
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<data::DistributedSampler>> MakeSampler(const Train& train,
                                                                       int64_t dataset_size) {
   data::DistributedSampler::Options options;
@@ -313,6 +333,7 @@ absl::StatusOr<std::unique_ptr<data::DistributedSampler>> MakeSampler(const Trai
                      " samples and tail: drop leaves out what does not fill a batch; use tail: "
                      "carry or a smaller global_batch"));
   }
+  LS_RETURN_IF_ERROR(CheckEpochs(train.epochs(), options));
   return std::make_unique<data::DistributedSampler>(options);
 }
 

@@ -41,7 +41,8 @@ absl::StatusOr<engine::TrainSpec> EngineSpec(const JobSpec& job, const data::Dat
                                              int64_t total_steps);
 
 // How the job deals `dataset_size` samples. REQUIRES: a resolved job.
-// Errors: InvalidArgument when a dropped tail leaves an epoch without a step.
+// Errors: InvalidArgument when a dropped tail leaves an epoch without a step, or train.epochs are
+// more than 10^15 steps.
 absl::StatusOr<std::unique_ptr<data::DistributedSampler>> MakeSampler(const Train& train,
                                                                       int64_t dataset_size);
 

@@ -49,6 +49,25 @@ TEST(MakeSampler, RefusesAnEpochWithoutAStep) {
   EXPECT_THAT(std::string(sampler.status().message()), HasSubstr("tail: carry"));
 }
 
+TEST(MakeSampler, RefusesMoreStepsThanCanBeCounted) {
+  Train train;
+  train.set_global_batch(1);
+  train.set_shards(1);
+  train.set_epochs(1'000'000'000'000);
+  for (const char* tail : {"carry", "drop"}) {
+    train.set_tail(tail);
+    EXPECT_EQ(TotalSteps(train, **MakeSampler(train, 1000)), 1'000'000'000'000'000);
+    for (const int64_t samples : {int64_t{1001}, int64_t{1} << 24, int64_t{1} << 40}) {
+      const auto sampler = MakeSampler(train, samples);
+      EXPECT_EQ(sampler.status().code(), absl::StatusCode::kInvalidArgument) << samples;
+      EXPECT_THAT(std::string(sampler.status().message()), HasSubstr("train.epochs"));
+    }
+  }
+  train.set_epochs(0);
+  train.set_steps(7);
+  EXPECT_TRUE(MakeSampler(train, int64_t{1} << 40).ok());
+}
+
 TEST(EngineSpec, TakesThePassesThatTheJobSwitchesOff) {
   JobSpec job;
   Train& train = *job.mutable_train();
