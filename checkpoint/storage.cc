@@ -213,6 +213,9 @@ class DiskStorage : public Storage {
 
   absl::StatusOr<std::string> Read(const std::string& path, uint64_t limit) override {
     UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!fd.valid() && errno == ENOTDIR) {
+      return absl::NotFoundError(absl::StrCat("open ", path, ": what it lies in is no folder"));
+    }
     if (!fd.valid()) return Failed("open", path);
     std::string text;
     char buffer[1 << 16];

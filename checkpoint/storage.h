@@ -63,7 +63,8 @@ class Storage {
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   // Opens a regular file for reading. Errors: also FailedPrecondition when it is none.
   virtual absl::StatusOr<std::unique_ptr<Source>> Open(const std::string& path) = 0;
-  // The file's content. Errors: also DataLoss when it is longer than `limit`.
+  // The file's content. Errors: also DataLoss when it is longer than `limit`; NotFound when what it
+  // lies in is no folder.
   virtual absl::StatusOr<std::string> Read(const std::string& path, uint64_t limit) = 0;
   // The names in a folder, sorted. A folder that is not there has none.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;

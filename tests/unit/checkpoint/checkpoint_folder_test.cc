@@ -326,6 +326,16 @@ TEST_F(CheckpointFolderTest, AReadThatFailsSaysNothingOfACheckpoint) {
   }
 }
 
+TEST_F(CheckpointFolderTest, AFileWithACheckpointsNameIsNone) {
+  ASSERT_TRUE(Save(2, 1).ok());
+  Touch("step-0000000001");
+  const auto found = FindCheckpoints(&storage_, folder_);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(found->unread.ok()) << found->unread;
+  EXPECT_THAT(found->checkpoints, SizeIs(1));
+  EXPECT_THAT(found->damaged, ElementsAre(HasSubstr("step-0000000001")));
+}
+
 TEST_F(CheckpointFolderTest, PermissionsAreNoDamage) {
   ASSERT_TRUE(Save(100, 1).ok());
   const std::string one = folder_ + "/step-0000000100";
