@@ -63,8 +63,8 @@ std::string Checkpointer::Writer() const {
   return alone_ ? absl::StrCat(all, "-", settings_.worker) : all;
 }
 
-void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool saved,
-                         const FolderCopies& copies) {
+void Checkpointer::Enter(const Communicator& communicator, int64_t step,
+                         const std::string& restored, const FolderCopies& copies) {
   // A checkpoint that rank 0 writes alone is whole without the others. Whoever does not know how
   // it ended asks for another.
   if (std::exchange(under_way_, false)) {
@@ -82,11 +82,12 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step, bool sa
                    << " is not, or a full or unwritable disk hides it; training goes on: mount it "
                    << "on all hosts, with room to write";
   }
-  if (saved) restored_step_ = step;
+  const std::string own = absl::StrCat(settings_.folder, "/", checkpoint::CheckpointName(step));
+  if (restored == own) restored_step_ = step;
   if (copies_.run_number > 0) sequence_.store(copies_.run_number);
   const bool first = !std::exchange(entered_, true);
   if (first) newest_ = settings_.clock->Now();
-  if (first) began_ = began_ || step == 0 || saved;
+  if (first) began_ = began_ || step == 0 || !restored.empty();
   const bool marks = Publishes() && !std::exchange(marked_, true);
   if (marks) thread_.Post([this] { LookForOthers(); });
   const bool prepares = copies_.count() > 1 ? !prepared : first;

@@ -103,9 +103,9 @@ class Checkpointer {
   // Waits for what is being written.
   ~Checkpointer();
 
-  // A generation begins in which this rank's state is that after `step`; `saved` says whether it
-  // came from a checkpoint that is in this rank's folder.
-  void Enter(const Communicator& communicator, int64_t step, bool saved,
+  // A generation begins in which this rank's state is that after `step`; `restored` is the path of
+  // the checkpoint that this rank has just read it from, in its folder or elsewhere; empty: none.
+  void Enter(const Communicator& communicator, int64_t step, const std::string& restored,
              const FolderCopies& copies = {});
 
   // Before this rank's first generation: what it opened is what the run began with, though it was

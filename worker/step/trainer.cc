@@ -39,7 +39,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   const Train& train = compiled_.job.train();
   header_ = {};
   if (checkpointer_ != nullptr) {
-    checkpointer_->Enter(*communicator, committed_step(), std::exchange(restored_, false),
+    checkpointer_->Enter(*communicator, committed_step(), std::exchange(restored_, ""),
                          resume_source_->copies);
     if (committed_step() > 0 && FallsOn(compiled_.save_every, committed_step())) {
       checkpointer_->NoteDue(committed_step());
@@ -259,7 +259,7 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
         " steps: raise train.steps (or train.epochs), take another checkpoint.dir, or resume: "
         "never to begin anew"));
   }
-  restored_ = resumed_->here;
+  restored_ = resumed_->here ? resumed_->path : "";
   GoOnWithMetrics();
   best_ = {"", resumed_->manifest.best_step, resumed_->manifest.best_sha256};
   evaluated_step_ = resumed_->manifest.evaluated_step;

@@ -275,7 +275,8 @@ class Trainer {
     std::string sha256;  // of the file; empty: not known
   };
   BestWeights best_;
-  bool restored_ = false;  // the state is still that of a checkpoint in this rank's folder
+  std::string
+      restored_;  // the checkpoint that this rank has read the state from, which it still is
   std::optional<Restored> resumed_;  // the checkpoint that the job went on from
   std::function<void()> on_mark_;
   int64_t evaluated_step_ = 0;

@@ -45,7 +45,7 @@ absl::StatusOr<std::string> Trainer::SaveAlone() {
 }
 
 absl::StatusOr<std::string> Trainer::SaveTogether(Communicator* communicator) {
-  checkpointer_->Enter(*communicator, committed_step(), std::exchange(restored_, false),
+  checkpointer_->Enter(*communicator, committed_step(), std::exchange(restored_, ""),
                        resume_source_->copies);
   LS_RETURN_IF_ERROR(policy_->Publish(communicator, Deadline()));
   LS_RETURN_IF_ERROR(

@@ -76,7 +76,7 @@ class Job {
   }
   void Enter() {
     for (Rank& rank : ranks_) {
-      rank.checkpointer->Enter(*rank.communicator, rank.executor->committed_step(), false, copies_);
+      rank.checkpointer->Enter(*rank.communicator, rank.executor->committed_step(), "", copies_);
     }
   }
   // Each rank is a host of its own, and looks where its folder is. `stated`: what the job says.

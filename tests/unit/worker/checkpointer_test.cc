@@ -343,7 +343,7 @@ TEST_F(CheckpointerTest, WhoCameLaterDoesNotTellWhatTheRunBeganWith) {
   Job job(folder_, 1);
   job.FindData([](int) { return std::vector<checkpoint::DataRecord>{{"train.csv", 9, 2}}; });
   auto& rank = job.ranks()[0];
-  rank.checkpointer->Enter(*rank.communicator, /*step=*/7, /*saved=*/false, job.copies());
+  rank.checkpointer->Enter(*rank.communicator, /*step=*/7, /*restored=*/"", job.copies());
   job.Step();
   job.Complete();
   ASSERT_TRUE(fs::exists(folder_ + "/step-0000000001"));
@@ -357,7 +357,7 @@ TEST_F(CheckpointerTest, WhoCameLaterAndOpenedTheSameTellsIt) {
   auto& rank = job.ranks()[0];
   EXPECT_FALSE(rank.checkpointer->began());
   rank.checkpointer->KnowBegan();
-  rank.checkpointer->Enter(*rank.communicator, /*step=*/7, /*saved=*/false, job.copies());
+  rank.checkpointer->Enter(*rank.communicator, /*step=*/7, /*restored=*/"", job.copies());
   EXPECT_TRUE(rank.checkpointer->began());
   job.Step();
   job.Complete();
@@ -384,7 +384,7 @@ TEST_F(CheckpointerTest, WhatTheRunBeganWithIsLookedForAgainWhereTheFolderCouldN
     if (read == 2) looked.Notify();
     return read <= 2 ? absl::UnavailableError("I/O error") : absl::OkStatus();
   });
-  rank.checkpointer->Enter(*rank.communicator, /*step=*/7, /*saved=*/false, job.copies());
+  rank.checkpointer->Enter(*rank.communicator, /*step=*/7, /*restored=*/"", job.copies());
   looked.WaitForNotification();
   job.Step();
   job.Complete();
