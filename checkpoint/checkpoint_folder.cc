@@ -124,7 +124,7 @@ absl::StatusOr<FolderContents> FindCheckpoints(Storage* storage, const std::stri
   };
   if (std::count(names.begin(), names.end(), kManifestName) > 0) {
     look(folder);
-    return contents;
+    if (contents.damaged.empty()) return contents;  // else it may be of something else
   }
   for (const std::string& name : names) {
     if (CheckpointStep(name) >= 0) look(In(folder, name));

@@ -51,7 +51,8 @@ struct FolderContents {
 // a newer version of lockstep wrote) says nothing of what the checkpoint holds.
 bool IsDamage(const absl::Status& status);
 
-// The checkpoints in `folder` (none when it is not there), or `folder` itself when it is one.
+// The checkpoints in `folder` (none when it is not there), or `folder` itself, as it is given, when
+// it is one.
 // Errors: those of reading the folder.
 absl::StatusOr<FolderContents> FindCheckpoints(Storage* storage, const std::string& folder);
 

@@ -97,6 +97,12 @@ absl::Status Candidates::Add(const std::string& folder, bool own_alone) {
   if (!read.ok()) return Unreadable(rank_, folder, read);
   checkpoint::FolderContents contents = *std::move(looked);
   for (FoundCheckpoint& found : contents.checkpoints) {
+    if (found.path == source_.folder) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "checkpoint.dir: ", source_.folder, " is a checkpoint itself, of step ",
+          found.manifest.step,
+          ": name the folder that it is in, or another one and this as checkpoint.resume"));
+    }
     if (own_alone && found.manifest.run != source_.identity.run) continue;
     if (IsTooLate(found.manifest)) {
       LS_LOG_WARNING << "not taken: " << found.path << ", which generation "

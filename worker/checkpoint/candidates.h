@@ -24,8 +24,9 @@ class Candidates {
   // `source` outlives this; `rank` is for messages.
   Candidates(const ResumeSource& source, int rank) : source_(source), rank_(rank) {}
 
-  // Looks. Errors: NotFound when the user named a place where none is; as Unreadable when some may
-  // be whole and cannot be read; those of CheckNoneIsLost.
+  // Looks. Errors: NotFound when the user named a place where none is; InvalidArgument when the
+  // job's own folder is a checkpoint; as Unreadable when some may be whole and cannot be read;
+  // those of CheckNoneIsLost.
   absl::Status Find();
   // The next one to try, newest first; null: there is none. Errors: InvalidArgument when it is of
   // another job.

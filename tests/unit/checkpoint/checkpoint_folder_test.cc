@@ -336,6 +336,16 @@ TEST_F(CheckpointFolderTest, AFileWithACheckpointsNameIsNone) {
   EXPECT_THAT(found->damaged, ElementsAre(HasSubstr("step-0000000001")));
 }
 
+// As of something else that is kept there.
+TEST_F(CheckpointFolderTest, AManifestThatIsNoCheckpointsHidesNone) {
+  ASSERT_TRUE(Save(2, 1).ok());
+  std::ofstream(folder_ + "/manifest.json") << "{}";
+  EXPECT_THAT(Steps(), ElementsAre(2));
+  ASSERT_TRUE(Save(3, 1).ok());
+  ASSERT_TRUE(PruneAs(1, /*keep=*/1).ok());
+  EXPECT_THAT(Names(), ElementsAre("manifest.json", "step-0000000003"));
+}
+
 TEST_F(CheckpointFolderTest, PermissionsAreNoDamage) {
   ASSERT_TRUE(Save(100, 1).ok());
   const std::string one = folder_ + "/step-0000000100";

@@ -71,6 +71,21 @@ TEST_F(RestoreTest, WhereARunLooks) {
 }
 
 // Generation 1 was stopped after step 3; generation 2 went on from 1 and knew of nothing later.
+TEST_F(RestoreTest, ACheckpointIsNoFolderToSaveIn) {
+  Job job(folder_, 1);
+  job.Enter();
+  job.Step();
+  job.Complete();
+  const std::string path = folder_ + "/step-0000000001";
+  for (const std::string& resume : {std::string("auto"), std::string("never"), folder_}) {
+    Job other(path, 2, "other");
+    const auto results = other.Restore(resume);
+    EXPECT_EQ(results[0].status().code(), absl::StatusCode::kInvalidArgument) << resume;
+    EXPECT_THAT(results[0].status().message(), HasSubstr("is a checkpoint itself"));
+    EXPECT_EQ(results[1].status().code(), absl::StatusCode::kAborted);
+  }
+}
+
 TEST_F(RestoreTest, WhatCameAfterTheJobHadGoneOnIsNotTaken) {
   Job job(folder_, 1, "run", "", /*keep=*/3);
   job.Enter();
