@@ -272,7 +272,8 @@ class DiskStorage : public Storage {
     const std::string beside = absl::StrCat(to, ".", ::getpid(), ".tmp");
     LS_RETURN_IF_ERROR(RemoveOne(beside, 0));
     if (::link(from.c_str(), beside.c_str()) != 0) {
-      if (errno != EXDEV && errno != EPERM && errno != EOPNOTSUPP && errno != EMLINK) {
+      if (errno != EXDEV && errno != EPERM && errno != EOPNOTSUPP && errno != EMLINK &&
+          errno != ENOSYS) {
         return Failed("link", from);
       }
       return Copy(from, to, go_on);

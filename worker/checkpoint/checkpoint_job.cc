@@ -209,10 +209,12 @@ absl::StatusOr<checkpoint::FoundCheckpoint> CheckpointJob::Publish() {
   hold_.reset();
   state_.store(State::kPublished, std::memory_order_release);
   // Before what they named may go.
-  if (const absl::Status pointed = PointToNewest(made->manifest); !pointed.ok()) {
+  const absl::Status pointed = PointToNewest(made->manifest);
+  if (!pointed.ok() && (settings_.links_told == nullptr || !*settings_.links_told)) {
     LS_LOG_WARNING << "the links last and best in " << settings_.folder
-                   << " may name older ones: " << pointed.message();
+                   << " are missing or name older ones: " << pointed.message();
   }
+  if (settings_.links_told != nullptr) *settings_.links_told = !pointed.ok();
   if (const absl::Status tidied = RemoveOld(made->manifest); !tidied.ok()) {
     LS_LOG_WARNING << "old checkpoints stay in " << settings_.folder << ": " << tidied.message();
   }

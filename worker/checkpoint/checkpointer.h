@@ -234,6 +234,7 @@ class Checkpointer {
   absl::Time newest_;                       // when the newest was begun
   absl::Time told_ = absl::InfinitePast();  // when the newest line was logged; the thread's
   bool noted_ = false;                      // where checkpoints are; the thread's
+  bool links_told_ = false;                 // that there are none; the thread's
   bool began_ = false;                      // it opened what the run began or went on with
   bool marked_ = false;                     // the thread was asked to
   std::unique_ptr<FolderMark> mark_;        // the thread's

@@ -2,6 +2,7 @@
 // Copies from one file system to another: this program's own file, whose name is in /proc.
 #include "checkpoint/storage.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -20,6 +21,19 @@
 #include "gtest/gtest.h"
 #include "tests/unit/checkpoint/recording_storage.h"
 #include "tests/unit/worker/file_limit.h"
+
+namespace {
+
+int link_error = 0;  // that link(2) fails with, as on a file system without links; 0: it works
+
+}  // namespace
+
+// In place of the library's.
+extern "C" int link(const char* from, const char* to) noexcept {
+  if (link_error == 0) return ::linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
+  errno = link_error;
+  return -1;
+}
 
 namespace lockstep::checkpoint {
 namespace {
@@ -48,6 +62,18 @@ TEST_F(StorageTest, ACopyThatFailsLeavesNothing) {
   EXPECT_EQ(disk_->Link(kElsewhere, folder_ + "/best", nullptr).code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(StorageTest, WhereThereAreNoLinksACopyIsMade) {
+  std::ofstream(folder_ + "/from") << "weights";
+  for (const int error : {EXDEV, EPERM, EOPNOTSUPP, EMLINK, ENOSYS}) {
+    link_error = error;
+    const absl::Status linked = disk_->Link(folder_ + "/from", folder_ + "/to", nullptr);
+    link_error = 0;
+    EXPECT_TRUE(linked.ok()) << linked;
+    EXPECT_EQ(*disk_->Read(folder_ + "/to", 100), "weights");
+    EXPECT_TRUE(disk_->Remove(folder_ + "/to").ok());
+  }
 }
 
 TEST_F(StorageTest, WhatWhoDiedOverACopyLeftGoes) {

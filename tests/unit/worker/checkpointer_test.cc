@@ -92,6 +92,24 @@ TEST_F(CheckpointerTest, TheLinksNameTheNewestThoughAnOldOneCannotBeRemoved) {
   }
 }
 
+// As where the file system has none.
+TEST_F(CheckpointerTest, LinksThatCannotBeMadeAreToldOnce) {
+  Job job(folder_, 1);
+  job.Enter();
+  job.ranks()[0].storage->FailOn("point last");
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 4; ++i) {
+    job.Step();
+    job.Complete();
+  }
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const size_t first = said.find("the links last and best");
+  ASSERT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find("the links last and best", first + 1), std::string::npos) << said;
+  EXPECT_EQ(said.find("old checkpoints stay"), std::string::npos) << said;
+  EXPECT_FALSE(fs::exists(folder_ + "/step-0000000001"));
+}
+
 TEST_F(CheckpointerTest, HoldsTheStateOfItsStepWhileTrainingGoesOn) {
   for (const int world : {1, 3}) {
     fs::remove_all(folder_);
