@@ -19,6 +19,7 @@ namespace lockstep::checkpoint {
 namespace {
 
 constexpr const char* kRemovingPrefix = ".removing-";
+constexpr const char* kHoldSuffix = ".hold";
 
 // The step of "step-0000000500", or -1.
 int64_t StepOf(absl::string_view name, absl::string_view prefix, absl::string_view suffix) {
@@ -87,12 +88,22 @@ absl::Status RemoveCheckpoint(Storage* storage, const std::string& folder,
   return storage->Remove(removing);
 }
 
-// Removes what nobody works on.
+// Removes what nobody works on. A folder is held by its writers on this host, and where it can be
+// on others; the file beside it, which older versions do not make, by those on all hosts.
 absl::Status RemoveLeft(Storage* storage, const std::string& path) {
   const auto hold = storage->TakeHold(path, /*exclusive=*/true);
   if (absl::IsNotFound(hold.status())) return absl::OkStatus();  // it has got its name
-  LS_RETURN_IF_ERROR(hold.status());
-  return *hold == nullptr ? absl::OkStatus() : storage->Remove(path);
+  const bool can_be_held = !absl::IsUnimplemented(hold.status());
+  if (can_be_held) LS_RETURN_IF_ERROR(hold.status());
+  if (can_be_held && *hold == nullptr) return absl::OkStatus();
+  const auto beside = storage->TakeHold(HoldPath(path), /*exclusive=*/true);
+  if (beside.ok() && *beside == nullptr) return absl::OkStatus();
+  if (!beside.ok() && !can_be_held) return absl::OkStatus();  // nothing says who writes there
+  if (!absl::IsNotFound(beside.status()) && !absl::IsUnimplemented(beside.status())) {
+    LS_RETURN_IF_ERROR(beside.status());
+  }
+  LS_RETURN_IF_ERROR(storage->Remove(path));
+  return beside.ok() ? storage->Remove(HoldPath(path)) : absl::OkStatus();
 }
 
 }  // namespace
@@ -104,6 +115,8 @@ std::string BestName(int64_t step) { return absl::StrFormat("best-%010d.safetens
 std::string SavingName(int64_t step, const std::string& writer) {
   return absl::StrCat(kSavingPrefix, CheckpointName(step), "-", writer);
 }
+
+std::string HoldPath(const std::string& saving) { return absl::StrCat(saving, kHoldSuffix); }
 
 bool IsDamage(const absl::Status& status) {
   return absl::IsDataLoss(status) || absl::IsNotFound(status);
@@ -217,9 +230,14 @@ absl::Status Tidy(Storage* storage, const std::string& folder, const std::string
   LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, storage->List(folder));
   absl::Status failed;  // the first; what cannot be removed keeps no other
   for (const std::string& name : names) {
+    const absl::string_view saving = absl::StripSuffix(name, kHoldSuffix);
     // Its other ranks may have made the folder and not yet said that they hold it.
-    if (StepOf(name, absl::StrCat(kSavingPrefix, "step-"), "-" + writer) > settled) continue;
-    if (absl::StartsWith(name, kSavingPrefix) || absl::StartsWith(name, kRemovingPrefix)) {
+    if (StepOf(saving, absl::StrCat(kSavingPrefix, "step-"), "-" + writer) > settled) continue;
+    if (absl::StartsWith(name, kRemovingPrefix)) {
+      failed.Update(storage->Remove(In(folder, name)));  // nobody writes there
+    } else if (absl::StartsWith(name, kSavingPrefix)) {
+      // What stands for a folder goes with it.
+      if (saving != name && absl::c_binary_search(names, saving)) continue;
       failed.Update(RemoveLeft(storage, In(folder, name)));
     }
   }

@@ -4,7 +4,8 @@
 //   best-0000000450.safetensors   the weights of the best evaluation that a checkpoint knows of
 //   last, best              links to the newest checkpoint and to the best weights, for people
 //   .saving-...             a checkpoint, or a copy of such weights, that is being written, or was
-//                           when its writers died
+//                           when its writers died; .saving-....hold beside a checkpoint is a file
+//                           that they hold, since file systems between hosts lock no folders
 //   .run-ID                 held by the run of that id while it saves here, or left by one that
 //   died
 // A checkpoint appears with its name whole or not at all, and vanishes likewise.
@@ -33,6 +34,9 @@ std::string CheckpointName(int64_t step);
 std::string BestName(int64_t step);
 // Where `writer` (letters, digits, '.', '-') puts together the checkpoint after `step`.
 std::string SavingName(int64_t step, const std::string& writer);
+// The file beside the folder at `saving` that its writers hold, as they hold the folder for those
+// of versions that know of no file.
+std::string HoldPath(const std::string& saving);
 // What SavingName begins with.
 inline constexpr const char* kSavingPrefix = ".saving-";
 

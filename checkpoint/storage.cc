@@ -307,7 +307,10 @@ class DiskStorage : public Storage {
     }
     if (errno == EWOULDBLOCK) return std::unique_ptr<Hold>();
     // No locks there: who wants to remove must not, who only says that it is at work may.
-    if (exclusive) return std::unique_ptr<Hold>();
+    if (exclusive) {
+      return absl::UnimplementedError(
+          absl::StrCat("lock ", path, ": ", std::generic_category().message(errno)));
+    }
     return std::make_unique<DiskHold>(std::move(fd));
   }
 

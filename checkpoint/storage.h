@@ -83,7 +83,9 @@ class Storage {
   // A symbolic link to `target`, which replaces what had its name.
   virtual absl::Status Point(const std::string& link, const std::string& target) = 0;
   // Any number of shared holds, or one exclusive. Null: somebody else holds what is at `path`. Does
-  // not block. Errors: NotFound also when somebody removed or replaced it meanwhile.
+  // not block. Over NFS a folder's holds are those of its host alone, or cannot be exclusive.
+  // Errors: NotFound also when somebody removed or replaced it meanwhile; Unimplemented where what
+  // is at `path` cannot be held alone, so that nobody knows who else holds it.
   virtual absl::StatusOr<std::unique_ptr<Hold>> TakeHold(const std::string& path,
                                                          bool exclusive) = 0;
 

@@ -96,15 +96,38 @@ absl::Status CheckpointJob::CheckMounted() const {
 absl::Status CheckpointJob::MakeHeldFolder() {
   checkpoint::Storage* const storage = settings_.storage;
   for (int i = 0; i < kTries; ++i) {
+    LS_RETURN_IF_ERROR(storage->MakeFolder(settings_.folder));
+    auto beside = HoldBeside();
+    if (absl::IsNotFound(beside.status())) continue;
+    LS_RETURN_IF_ERROR(beside.status());
+    if (*beside == nullptr) continue;
     LS_RETURN_IF_ERROR(storage->MakeFolder(saving_path()));
     auto hold = storage->TakeHold(saving_path(), /*exclusive=*/false);
     if (absl::IsNotFound(hold.status())) continue;
     LS_RETURN_IF_ERROR(hold.status());
     if (*hold == nullptr) continue;
     hold_ = *std::move(hold);
+    hold_beside_ = *std::move(beside);
     return absl::OkStatus();
   }
   return absl::CancelledError("somebody removes it");
+}
+
+absl::StatusOr<std::unique_ptr<checkpoint::Storage::Hold>> CheckpointJob::HoldBeside() {
+  const std::string path = checkpoint::HoldPath(saving_path());
+  auto hold = settings_.storage->TakeHold(path, /*exclusive=*/false);
+  if (!absl::IsNotFound(hold.status())) return hold;
+  // Other ranks make it, too; over SMB that fails while one holds it.
+  const absl::Status made = settings_.storage->Create(path).status();
+  hold = settings_.storage->TakeHold(path, /*exclusive=*/false);
+  if (absl::IsNotFound(hold.status()) && !made.ok()) return made;
+  return hold;
+}
+
+void CheckpointJob::Release(bool remove) {
+  hold_.reset();
+  hold_beside_.reset();
+  if (remove) settings_.storage->Remove(checkpoint::HoldPath(saving_path())).IgnoreError();
 }
 
 absl::Status CheckpointJob::WriteFiles() {
@@ -140,7 +163,7 @@ void CheckpointJob::Write() {
   for (const LayoutFile& file : settings_.layout->FilesOf(settings_.part)) {
     settings_.storage->Remove(absl::StrCat(saving_path(), "/", file.name)).IgnoreError();
   }
-  hold_.reset();
+  Release(/*remove=*/false);  // other ranks may be writing
   Fail(cancelled_.load(std::memory_order_relaxed) ? absl::CancelledError("given up") : written);
 }
 
@@ -206,7 +229,7 @@ absl::StatusOr<checkpoint::FoundCheckpoint> CheckpointJob::Publish() {
     Fail(made.status());
     return made;
   }
-  hold_.reset();
+  Release(/*remove=*/true);
   state_.store(State::kPublished, std::memory_order_release);
   // Before what they named may go.
   const absl::Status pointed = PointToNewest(made->manifest);
@@ -255,7 +278,7 @@ absl::Status CheckpointJob::PointToBest(const checkpoint::Manifest& manifest) {
 
 void CheckpointJob::Remove() {
   settings_.storage->Remove(saving_path()).IgnoreError();
-  hold_.reset();
+  Release(/*remove=*/true);
 }
 
 }  // namespace lockstep::worker

@@ -102,6 +102,11 @@ class CheckpointJob {
   absl::Status CheckMounted() const;
   // The folder that the files are written into, held so that nobody clears it away.
   absl::Status MakeHeldFolder();
+  // Holds the file beside it, which is made where it is not there. Null, or NotFound: somebody
+  // clears up.
+  absl::StatusOr<std::unique_ptr<checkpoint::Storage::Hold>> HoldBeside();
+  // Gives up what is held of it, and removes the file where that is wanted.
+  void Release(bool remove);
   absl::Status WriteFiles();
   absl::StatusOr<std::vector<checkpoint::FileRecord>> Collect();
   // Gives the manifest its place among those in the folder. Errors: Aborted when a newer one is
@@ -129,7 +134,7 @@ class CheckpointJob {
 
   const Settings settings_;
   checkpoint::Snapshot* const snapshot_;
-  std::unique_ptr<checkpoint::Storage::Hold> hold_;
+  std::unique_ptr<checkpoint::Storage::Hold> hold_, hold_beside_;
   std::vector<checkpoint::FileRecord> records_;  // of this rank's part
   std::atomic<State> state_{State::kWorking};
   std::atomic<bool> cancelled_{false};

@@ -66,7 +66,7 @@ class HostFiles(HostsTest):
         others = [pid for pid in first.pids() if pid != writer.pid]
         for pid in others:
             os.kill(pid, signal.SIGSTOP)
-        self.assertEqual(len(glob.glob(self.in_dir("runs/tiny/.saving-*0020-*"))), 1)
+        self.assertEqual(len(glob.glob(self.in_dir("runs/tiny/.saving-*0020-*-g1"))), 1)
         self.assertFalse(os.path.exists(self.in_dir("runs/tiny/last")))
         def later():
             return os.path.exists(self.in_dir("runs/tiny/last")) and self.newest()[1] > 60 and self.newest()
@@ -77,7 +77,7 @@ class HostFiles(HostsTest):
         self.assertGreater(before[0], 1)
         self.assertGreaterEqual(self.newest(), before)
         self.assertFalse(os.path.exists(self.in_dir("runs/tiny/step-0000000020")))
-        self.assertEqual(glob.glob(self.in_dir("runs/tiny/.saving-*0020-*-g1")), [])
+        self.assertEqual(glob.glob(self.in_dir("runs/tiny/.saving-*0020-*-g1*")), [])
         for pid in others:
             os.kill(pid, signal.SIGCONT)
         self.assert_good(job, path)

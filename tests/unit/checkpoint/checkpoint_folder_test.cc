@@ -246,6 +246,32 @@ TEST_F(CheckpointFolderTest, WhatTheDeadLeftGoesAndWhatTheLivingWriteStays) {
   EXPECT_THAT(Names(), ElementsAre("step-0000000100"));
 }
 
+// As over NFS: the file beside a folder says whether somebody writes there.
+TEST_F(CheckpointFolderTest, WhereNoFolderIsHeldAFileBesideItIs) {
+  using Locks = RecordingStorage::FolderLocks;
+  const std::string dead = SavingName(200, "dead");
+  const std::string alive = SavingName(200, "alive");
+  const std::string older = SavingName(200, "older");  // a version that holds the folder alone
+  ASSERT_TRUE(Save(100, 1).ok());
+  for (const std::string& name : {dead, alive, older}) fs::create_directory(folder_ + "/" + name);
+  for (const std::string& name : {dead, alive}) Touch(name + ".hold");
+  Touch(".saving-step-0000000300-gone.hold");
+  fs::create_directory(folder_ + "/.removing-step-0000000050");
+  auto hold = storage_.TakeHold(folder_ + "/" + alive + ".hold", /*exclusive=*/false);
+  ASSERT_TRUE(hold.ok() && *hold != nullptr);
+  storage_.SetFolderLocks(Locks::kNone);
+  ASSERT_TRUE(Tidy(&storage_, folder_, "me", -1).ok());
+  EXPECT_THAT(Names(), ElementsAre(alive, alive + ".hold", older, "step-0000000100"));
+  storage_.SetFolderLocks(Locks::kOwnHosts);
+  ASSERT_TRUE(Tidy(&storage_, folder_, "me", -1).ok());
+  EXPECT_THAT(Names(), ElementsAre(alive, alive + ".hold", "step-0000000100"));
+  hold->reset();
+  ASSERT_TRUE(Tidy(&storage_, folder_, "alive", 100).ok());
+  EXPECT_THAT(Names(), ElementsAre(alive, alive + ".hold", "step-0000000100"));
+  ASSERT_TRUE(Tidy(&storage_, folder_, "me", -1).ok());
+  EXPECT_THAT(Names(), ElementsAre("step-0000000100"));
+}
+
 TEST_F(CheckpointFolderTest, OneThatCannotBeRemovedKeepsNoOther) {
   for (int64_t step = 1; step <= 4; ++step) ASSERT_TRUE(Save(step, 1).ok());
   storage_.FailOn("rename .removing-step-0000000002");

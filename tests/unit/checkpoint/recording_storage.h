@@ -6,9 +6,11 @@
 #ifndef LOCKSTEP_TESTS_UNIT_CHECKPOINT_RECORDING_STORAGE_H_
 #define LOCKSTEP_TESTS_UNIT_CHECKPOINT_RECORDING_STORAGE_H_
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -47,6 +49,13 @@ class RecordingStorage : public Storage {
   void SetMountPoint(const std::string& path) {
     absl::MutexLock lock(&mu_);
     mount_point_ = path;
+  }
+  // What keeps others from a folder that is held. Over NFS that is told within a host alone, or
+  // where the kernel wants it open for writing not at all; a file's lock is everybody's.
+  enum class FolderLocks { kEverybodys, kOwnHosts, kNone };
+  void SetFolderLocks(FolderLocks locks) {
+    absl::MutexLock lock(&mu_);
+    folder_locks_ = locks;
   }
   std::vector<std::string> done() const {
     absl::MutexLock lock(&mu_);
@@ -108,6 +117,12 @@ class RecordingStorage : public Storage {
     return s.ok() ? Disk()->Point(link, target) : s;
   }
   absl::StatusOr<std::unique_ptr<Hold>> TakeHold(const std::string& path, bool exclusive) override {
+    std::error_code error;
+    absl::MutexLock lock(&mu_);
+    if (exclusive && std::filesystem::is_directory(path, error)) {
+      if (folder_locks_ == FolderLocks::kNone) return absl::UnimplementedError("no locks there");
+      if (folder_locks_ == FolderLocks::kOwnHosts) return std::make_unique<Hold>();
+    }
     return Disk()->TakeHold(path, exclusive);
   }
 
@@ -183,6 +198,7 @@ class RecordingStorage : public Storage {
   std::function<absl::Status(const std::string&)> before_reads_ ABSL_GUARDED_BY(mu_);
   std::string flipped_ ABSL_GUARDED_BY(mu_);
   std::string mount_point_ ABSL_GUARDED_BY(mu_);
+  FolderLocks folder_locks_ ABSL_GUARDED_BY(mu_) = FolderLocks::kEverybodys;
 };
 
 }  // namespace lockstep::checkpoint

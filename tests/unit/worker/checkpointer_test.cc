@@ -92,6 +92,28 @@ TEST_F(CheckpointerTest, TheLinksNameTheNewestThoughAnOldOneCannotBeRemoved) {
   }
 }
 
+// Over NFS who holds a folder is not told on other hosts.
+TEST_F(CheckpointerTest, WhoTidiesOnAnotherHostTakesNothingFromWhoWrites) {
+  using Locks = checkpoint::RecordingStorage::FolderLocks;
+  for (const Locks locks : {Locks::kEverybodys, Locks::kOwnHosts, Locks::kNone}) {
+    for (const int world : {1, 2}) {
+      fs::remove_all(folder_);
+      checkpoint::RecordingStorage elsewhere;
+      elsewhere.SetFolderLocks(locks);
+      Job job(folder_, world);
+      job.Ask([&](const checkpoint::Manifest&) {
+        EXPECT_TRUE(checkpoint::Tidy(&elsewhere, folder_, "other", -1).ok());
+        return absl::OkStatus();
+      });
+      job.Enter();
+      job.Step();
+      job.Complete();
+      EXPECT_TRUE(fs::exists(folder_ + "/step-0000000001"));
+      EXPECT_TRUE(Hidden().empty());
+    }
+  }
+}
+
 // As where the file system has none.
 TEST_F(CheckpointerTest, LinksThatCannotBeMadeAreToldOnce) {
   Job job(folder_, 1);
