@@ -233,7 +233,7 @@ absl::Status Tidy(Storage* storage, const std::string& folder, const std::string
     const absl::string_view saving = absl::StripSuffix(name, kHoldSuffix);
     // Its other ranks may have made the folder and not yet said that they hold it.
     if (StepOf(saving, absl::StrCat(kSavingPrefix, "step-"), "-" + writer) > settled) continue;
-    if (absl::StartsWith(name, kRemovingPrefix)) {
+    if (absl::StartsWith(name, kRemovingPrefix) || absl::StartsWith(name, kLinkingPrefix)) {
       failed.Update(storage->Remove(In(folder, name)));  // nobody writes there
     } else if (absl::StartsWith(name, kSavingPrefix)) {
       // What stands for a folder goes with it.

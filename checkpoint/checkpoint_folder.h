@@ -6,6 +6,7 @@
 //   .saving-...             a checkpoint, or a copy of such weights, that is being written, or was
 //                           when its writers died; .saving-....hold beside a checkpoint is a file
 //                           that they hold, since file systems between hosts lock no folders
+//   .linking-...            a link that is to take its place, or was when its writer died
 //   .run-ID                 held by the run of that id while it saves here, or left by one that
 //   died
 // A checkpoint appears with its name whole or not at all, and vanishes likewise.
@@ -39,6 +40,9 @@ std::string SavingName(int64_t step, const std::string& writer);
 std::string HoldPath(const std::string& saving);
 // What SavingName begins with.
 inline constexpr const char* kSavingPrefix = ".saving-";
+// What links begin with that have not yet taken their places: Storage::Link and Point make them
+// again when they are removed.
+inline constexpr const char* kLinkingPrefix = ".linking-";
 
 // A checkpoint that was found; its files have not been looked at.
 struct FoundCheckpoint {

@@ -171,6 +171,24 @@ absl::StatusOr<HeldFile> MakeHeldFile(const std::string& to) {
   return absl::CancelledError("somebody removes it");
 }
 
+// Where a link is made before it takes the place of what is at `to`.
+std::string LinkingPath(const std::string& to) {
+  return absl::StrCat(ParentOf(to), "/", kLinkingPrefix, to.substr(to.rfind('/') + 1), "-",
+                      RandomHex(8));
+}
+
+// Gives the link at `beside` its name. Returns whether it was still there: whoever tidies the
+// folder removes such links at sight, since their writers make them again.
+absl::StatusOr<bool> TakePlace(const std::string& beside, const std::string& to) {
+  absl::Status failed;
+  const bool renamed = ::rename(beside.c_str(), to.c_str()) == 0;
+  if (!renamed && errno == ENOENT) return false;
+  if (!renamed) failed = Failed("rename to", to);
+  ::unlink(beside.c_str());  // a rename leaves it too when `to` was a name of that file already
+  LS_RETURN_IF_ERROR(failed);
+  return true;
+}
+
 absl::Status RemoveOne(const std::string& path, int flags) {
   if (::unlinkat(AT_FDCWD, path.c_str(), flags) == 0 || errno == ENOENT) return absl::OkStatus();
   return Failed("remove", path);
@@ -269,29 +287,33 @@ class DiskStorage : public Storage {
 
   absl::Status Link(const std::string& from, const std::string& to,
                     const std::function<bool()>& go_on) override {
-    const std::string beside = absl::StrCat(to, ".", ::getpid(), ".tmp");
-    LS_RETURN_IF_ERROR(RemoveOne(beside, 0));
-    if (::link(from.c_str(), beside.c_str()) != 0) {
-      if (errno != EXDEV && errno != EPERM && errno != EOPNOTSUPP && errno != EMLINK &&
-          errno != ENOSYS) {
-        return Failed("link", from);
+    for (int i = 0; i < kTries; ++i) {
+      const std::string beside = LinkingPath(to);
+      if (::link(from.c_str(), beside.c_str()) != 0) {
+        if (errno == EEXIST) continue;
+        if (errno != EXDEV && errno != EPERM && errno != EOPNOTSUPP && errno != EMLINK &&
+            errno != ENOSYS) {
+          return Failed("link", from);
+        }
+        return Copy(from, to, go_on);
       }
-      return Copy(from, to, go_on);
+      LS_ASSIGN_OR_RETURN(const bool placed, TakePlace(beside, to));
+      if (placed) return absl::OkStatus();
     }
-    absl::Status renamed;
-    if (::rename(beside.c_str(), to.c_str()) != 0) renamed = Failed("rename to", to);
-    ::unlink(beside.c_str());  // a rename leaves it too when `to` was a name of that file already
-    return renamed;
+    return absl::CancelledError("somebody removes it");
   }
 
   absl::Status Point(const std::string& link, const std::string& target) override {
-    const std::string beside = absl::StrCat(link, ".", ::getpid(), ".tmp");
-    LS_RETURN_IF_ERROR(RemoveOne(beside, 0));
-    if (::symlink(target.c_str(), beside.c_str()) != 0) return Failed("link", link);
-    if (::rename(beside.c_str(), link.c_str()) == 0) return absl::OkStatus();
-    absl::Status failed = Failed("rename to", link);
-    ::unlink(beside.c_str());
-    return failed;
+    for (int i = 0; i < kTries; ++i) {
+      const std::string beside = LinkingPath(link);
+      if (::symlink(target.c_str(), beside.c_str()) != 0) {
+        if (errno == EEXIST) continue;
+        return Failed("link", link);
+      }
+      LS_ASSIGN_OR_RETURN(const bool placed, TakePlace(beside, link));
+      if (placed) return absl::OkStatus();
+    }
+    return absl::CancelledError("somebody removes it");
   }
 
   absl::StatusOr<std::unique_ptr<Hold>> TakeHold(const std::string& path, bool exclusive) override {

@@ -9,8 +9,10 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -26,9 +28,16 @@ namespace {
 
 int link_error = 0;  // that link(2) fails with, as on a file system without links; 0: it works
 
+// Called before rename(2) with the name that goes. May be empty.
+std::function<void(const std::string& from)> before_rename;
+
 }  // namespace
 
 // In place of the library's.
+extern "C" int rename(const char* from, const char* to) noexcept {
+  if (before_rename != nullptr) std::exchange(before_rename, nullptr)(from);
+  return ::renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
 extern "C" int link(const char* from, const char* to) noexcept {
   if (link_error == 0) return ::linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
   errno = link_error;
@@ -81,6 +90,35 @@ TEST_F(StorageTest, WhatWhoDiedOverACopyLeftGoes) {
   const absl::Status tidied = Tidy(disk_, folder_, "me", -1);
   EXPECT_TRUE(tidied.ok()) << tidied;
   EXPECT_THAT(Names(), IsEmpty());
+}
+
+// A link has a name of its own until it takes its place, which goes when its writer died there, and
+// which whoever tidies may take from the living.
+TEST_F(StorageTest, WhatWhoDiedOverALinkLeftGoes) {
+  std::ofstream(folder_ + "/from") << "weights";
+  std::string beside;
+  before_rename = [&](const std::string& from) {
+    beside = from;
+    EXPECT_TRUE(Tidy(disk_, folder_, "me", -1).ok());
+    EXPECT_FALSE(fs::exists(fs::symlink_status(from)));
+  };
+  const absl::Status linked = disk_->Link(folder_ + "/from", folder_ + "/to", nullptr);
+  EXPECT_TRUE(linked.ok()) << linked;
+  EXPECT_EQ(*disk_->Read(folder_ + "/to", 100), "weights");
+  fs::create_hard_link(folder_ + "/from", beside);
+  before_rename = [&](const std::string& from) {
+    beside = from;
+    EXPECT_TRUE(Tidy(disk_, folder_, "me", -1).ok());
+    EXPECT_FALSE(fs::exists(fs::symlink_status(from)));
+  };
+  EXPECT_TRUE(Tidy(disk_, folder_, "me", -1).ok());
+  EXPECT_THAT(Names(), ElementsAre("from", "to"));
+  const absl::Status pointed = disk_->Point(folder_ + "/last", "nowhere");
+  EXPECT_TRUE(pointed.ok()) << pointed;
+  EXPECT_EQ(fs::read_symlink(folder_ + "/last"), "nowhere");
+  fs::create_symlink("nowhere", beside);
+  EXPECT_TRUE(Tidy(disk_, folder_, "me", -1).ok());
+  EXPECT_THAT(Names(), ElementsAre("from", "last", "to"));
 }
 
 TEST_F(StorageTest, ACopyAsksBetweenItsPiecesWhetherToGoOn) {
