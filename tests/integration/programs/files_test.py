@@ -76,6 +76,8 @@ class Files(harness.ProgramTest):
         names = [name for name in os.listdir(self.in_dir(SAVED)) if not name.startswith(".run-")]  # who saves here
         if not os.path.lexists(last) or any(name[0] == "." or name.endswith(".tmp") for name in names):
             return False
+        if len(self.checkpoints()) > 3:  # CHECKPOINT's keep
+            return False
         noted = any("checkpoint_folder.json" in files for _, _, files in os.walk(self.in_dir("runs")))
         return noted and os.readlink(last) == self.checkpoints()[-1]
 
