@@ -35,8 +35,8 @@ struct ResumeSource {
   std::string resume = "auto";
   checkpoint::Manifest identity;  // of the job
   bool reproducible = true;       // refuse what would give other bits; else it is a warning
-  // Whether checkpoints of other trainings in the folder are no reason to refuse, so that the run
-  // comes after them.
+  // Returns whether checkpoints of other trainings in the folder are no reason to refuse, so that
+  // the run comes after them.
   bool takes_over() const { return resume != "auto" || !reproducible; }
   // Of this run, where it and its sister runs note where their checkpoints are. May be empty.
   std::string run_dir = {};
