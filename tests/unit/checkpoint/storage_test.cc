@@ -3,6 +3,8 @@
 #include "checkpoint/storage.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -28,6 +30,9 @@ namespace {
 
 int link_error = 0;  // that link(2) fails with, as on a file system without links; 0: it works
 
+// Who locks alone has to have it open for writing, as over NFS.
+bool locks_want_writing = false;
+
 // Called before rename(2) with the name that goes. May be empty.
 std::function<void(const std::string& from)> before_rename;
 
@@ -37,6 +42,14 @@ std::function<void(const std::string& from)> before_rename;
 extern "C" int rename(const char* from, const char* to) noexcept {
   if (before_rename != nullptr) std::exchange(before_rename, nullptr)(from);
   return ::renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
+extern "C" int flock(int fd, int operation) noexcept {
+  const bool alone = (operation & LOCK_EX) != 0;
+  if (locks_want_writing && alone && (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY) {
+    errno = EBADF;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_flock, fd, operation));
 }
 extern "C" int link(const char* from, const char* to) noexcept {
   if (link_error == 0) return ::linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
@@ -161,6 +174,18 @@ TEST_F(StorageTest, AFileIsTheOneThatIsWantedOrAnotherOrNotKnown) {
   RecordingStorage failing;
   failing.BeforeReads([](const std::string& name) { return ErrnoStatus(ESTALE, name); });
   EXPECT_EQ(MatchFile(&failing, path, Sha256Hex("weights"), nullptr), FileMatch::kUnknown);
+}
+
+TEST_F(StorageTest, WhereFoldersCannotBeHeldAloneFilesCan) {
+  std::ofstream(folder_ + "/file") << "x";
+  locks_want_writing = true;
+  const auto folder = disk_->TakeHold(folder_, /*exclusive=*/true);
+  const auto shared = disk_->TakeHold(folder_, /*exclusive=*/false);
+  const auto file = disk_->TakeHold(folder_ + "/file", /*exclusive=*/true);
+  locks_want_writing = false;
+  EXPECT_EQ(folder.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_TRUE(shared.ok() && *shared != nullptr);
+  EXPECT_TRUE(file.ok() && *file != nullptr);
 }
 
 // Who removes what nobody holds, and who makes it anew and holds it, meet at any point.

@@ -291,6 +291,20 @@ TEST_F(CheckpointerTest, ASurvivorInNoGenerationSavesAllThatItHas) {
   EXPECT_EQ(Resumed(2, "auto", state), 2);
 }
 
+// As over NFS: nobody sees whose turn it is.
+TEST_F(CheckpointerTest, ASurvivorSavesWhereNoFolderCanBeHeld) {
+  Job job(folder_, 1);
+  job.Enter();
+  job.Step();
+  Rank& rank = job.ranks()[0];
+  rank.storage->SetFolderLocks(checkpoint::RecordingStorage::FolderLocks::kNone);
+  const absl::Time start = job.clock()->Now();
+  const absl::StatusOr<std::string> saved = rank.checkpointer->SaveAlone(1, job.decided());
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(*saved, folder_ + "/step-0000000001");
+  EXPECT_LT(job.clock()->Now() - start, absl::Seconds(30));
+}
+
 TEST_F(CheckpointerTest, ASurvivorThatCannotSaveSaysWhy) {
   Job job(folder_, 2);
   job.Enter();

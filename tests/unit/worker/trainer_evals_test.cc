@@ -363,27 +363,6 @@ TEST_F(TrainerEvalsTest, ABestByAnotherMetricIsNone) {
   EXPECT_EQ(NewestManifest().best_sha256, checkpoint::Sha256Hex(Best("second")));
 }
 
-// It is the state that the run ends with, and in another folder.
-TEST_F(TrainerEvalsTest, WhatARunGoesOnFromElsewhereComesIntoItsOwnFolder) {
-  const Compiled job(LargeBestJob("1 steps", 1e-3));
-  for (const auto& outcome : Run(StartIn(folder_, "first", job), 0)) ASSERT_TRUE(outcome.ok());
-  const std::string name = checkpoint::CheckpointName(kTrainedSteps);
-  const std::string from = absl::StrCat(folder_, "/saved/", name);
-  const std::string own = folder_ + "/own";
-  {
-    const Ranks second = StartIn(own, "second", job);
-    second[0]->source.resume = from;
-    for (const auto& outcome : Run(second, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
-  }
-  EXPECT_TRUE(std::filesystem::exists(absl::StrCat(own, "/saved/", name, "/manifest.json")));
-  // Its own is not saved again.
-  const Ranks third = StartIn(own, "third", job);
-  for (const auto& outcome : Run(third, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
-  const auto found = checkpoint::FindCheckpoints(checkpoint::Storage::Disk(), own + "/saved");
-  ASSERT_EQ(found->checkpoints.size(), 1u);
-  EXPECT_EQ(found->checkpoints[0].manifest.run, "second");
-}
-
 // It is not there, and comes at once: from the state.
 TEST_F(TrainerEvalsTest, NoBetterWeightsAreWaitedForWhereTheBestAreThoseOfTheStateItself) {
   const Compiled job(LargeBestJob("1 steps", 1e-3));

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "common/lock_file.h"
 #include "data/npy.h"
 #include "tests/unit/worker/parts_communicator.h"
@@ -279,6 +280,24 @@ TEST_F(TrainerTest, ACheckpointBeyondTheLastStepIsRefused) {
                 HasSubstr("/saved/step-0000000006 is of step 6, and the run has 5 steps: raise "
                           "train.steps (or train.epochs)"));
   }
+}
+
+// It is the state that the run ends with, and in another folder.
+TEST_F(TrainerTest, WhatARunGoesOnFromElsewhereComesIntoItsOwnFolder) {
+  const std::string name = "/saved/step-0000000006", own = folder_ + "/own";
+  const auto run = [&](const std::string& folder, const std::string& id, const std::string& from) {
+    const Ranks ranks = Start(1);
+    ranks[0]->SaveIn(folder, id);
+    ranks[0]->source.resume = from;
+    for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  };
+  run(folder_, "first", "auto");
+  run(own, "second", folder_ + name);
+  EXPECT_TRUE(std::filesystem::exists(own + name + "/manifest.json"));
+  run(own, "third", "auto");
+  const auto found = checkpoint::FindCheckpoints(checkpoint::Storage::Disk(), own + "/saved");
+  ASSERT_EQ(found->checkpoints.size(), 1u);
+  EXPECT_EQ(found->checkpoints[0].manifest.run, "second") << "its own is not saved again";
 }
 
 TEST_F(TrainerTest, WithoutACheckpointSectionNothingIsSavedAlone) {
