@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that an administrator empties and gives back."""
 
+import os
+import signal
 import unittest
 
 from harness import steps_that_last, wait_until
@@ -51,6 +53,26 @@ class Drain(Nodes):
         self.await_state(second, "drained")
         self.assertEqual(self.places(job), [first, first])
         self.end_of(job, expected)
+
+    def test_a_cancelled_job_below_its_fewest_workers_is_saved_by_who_is_left(self):
+        path = self.job_file(nodes=2, nproc=1, steps=100000000)
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"failure_detection: 2s\ncheckpoint: {{dir: {self.dir}/saved}}\n")
+        self.join("first", 1)
+        second = self.join("second", 1)
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 20, 60, "it trains")
+        pid = next(int(m["pid"]) for m in self.describe(job)["members"] if m["node_id"] == second)
+        self.agents["second"].kill()
+        self.agents["second"].wait()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: "waits for 1 worker" in self.status(job)["reason"], 60, "it waits")
+        self.ask("cancel", job)
+        status = wait_until(lambda: (s := self.status(job))["state"] == "CANCELLED" and s, 60, "it ends")
+        step = int(status["result"]["steps"])
+        self.assertGreater(step, 20)
+        self.assertIn(f"drained at step {step}; model saved", status["reason"])
+        self.assertEqual(os.readlink(f"{self.dir}/saved/last"), f"step-{step:010}")
 
     def test_a_node_is_named_by_its_id_its_host_or_the_beginning_of_its_id(self):
         first = self.join("first", 1)
