@@ -203,6 +203,11 @@ class DiskStorage : public Storage {
     return std::make_unique<DiskFile>(path, std::move(fd));
   }
 
+  absl::Status MakeFile(const std::string& path) override {
+    const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+    return fd.valid() ? absl::OkStatus() : Failed("create", path);
+  }
+
   absl::Status MakeFolder(const std::string& path) override { return CreateFolders(path); }
 
   absl::Status SyncFolder(const std::string& path) override {

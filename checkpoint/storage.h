@@ -54,6 +54,9 @@ class Storage {
 
   // Makes a file, or empties the one that is there.
   virtual absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) = 0;
+  // Makes an empty file; one that is there is fine and stays as it is. Unlike Create it holds
+  // nothing for even a moment.
+  virtual absl::Status MakeFile(const std::string& path) = 0;
   // Makes a folder and those above it, durably; existing ones are fine.
   virtual absl::Status MakeFolder(const std::string& path) = 0;
   // Blocks until the folder's entries are durable.

@@ -36,6 +36,8 @@ absl::Status AddLinks(std::vector<std::string> links, std::vector<std::string>* 
       if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP) {
         return ErrnoStatus(errno, absl::StrCat("stat ", link));
       }
+      // Editors lock a file that they change by such a link, to nowhere.
+      if (fs::path(link).filename().string().starts_with(".#")) continue;
       return absl::NotFoundError(absl::StrCat(
           link, " is a link that leads to no file: remove it, or bring its file here"));
     }

@@ -411,6 +411,10 @@ class Worker {
     absl::StatusOr<std::string> saved = trainer_->SaveAlone();
     if (absl::IsNotFound(saved.status())) {
       trainer_->WaitForCopy();
+      // It is kept only where another one may have begun a step that this worker knows.
+      const auto reduced =
+          last_communicator_ != nullptr ? last_communicator_->NewestReduce() : std::nullopt;
+      if (!reduced.has_value() || reduced->step != step + 1) last_communicator_.reset();
       saved = survivors_.SaveTogether({highest_generation_, &bootstrap_, life_, transport_.get(),
                                        trainer_.get(), clock_,
                                        [this](int64_t start_step) { return CatchUp(start_step); },

@@ -294,9 +294,13 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   job.run_dir = record.run_dir();
   job.state = record.state();
   job.reason = record.reason();
-  // The clock by which they were written may have been ahead of this one.
-  job.submitted = std::min(FromProto(record.submitted()), now);
-  if (record.has_started()) job.started = std::min(FromProto(record.started()), now);
+  job.submitted = FromProto(record.submitted());
+  if (record.has_started()) job.started = FromProto(record.started());
+  if (!record.has_ended()) {
+    // The clock by which they were written may have been ahead of this one.
+    job.submitted = std::min(job.submitted, now);
+    job.started = std::min(job.started, now);
+  }
   if (record.has_ended()) job.ended = FromProto(record.ended());
   // Of an earlier version; else it is a row of its own.
   if (record.has_generation()) job.generation.message = record.generation();

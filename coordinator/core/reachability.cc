@@ -75,8 +75,7 @@ bool GoesOnWithout(Context& context, Job& job, const std::set<std::string>& gone
   for (const auto& [id, node] : context.state.nodes) {
     if (gone.count(id) == 0) workers += Room(context.state, job, node, context.now);
   }
-  const int least = job.least_workers();
-  return workers >= least;
+  return workers >= LeastMembers(job);
 }
 
 std::string SayCuts(const Job& job) {

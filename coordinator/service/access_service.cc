@@ -4,6 +4,7 @@
 #include <grpc/grpc_security_constants.h>
 #include <grpcpp/security/auth_context.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -98,7 +99,11 @@ grpc::ServerUnaryReactor* AccessService::RevokeToken(grpc::CallbackServerContext
     return reactor;
   }
   const AuditEntry entry{*who, "revoke_token", request->id(), ""};
-  audit_->NoteAsked(entry);
+  // What is not the caller's to revoke is refused, and no restore may take it for revoked.
+  const ListTokensResponse within_reach = hub_->Tokens(*who);
+  const bool may = std::any_of(within_reach.tokens().begin(), within_reach.tokens().end(),
+                               [&](const TokenInfo& token) { return token.id() == request->id(); });
+  if (may) audit_->NoteAsked(entry);
   hub_->Post(TokenRevoked{request->id(), *who}, [=, audit = audit_](Hub::Reply reply) {
     audit->Note(entry, reply.status);
     reactor->Finish(ToGrpc(reply.status));

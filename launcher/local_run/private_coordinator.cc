@@ -43,6 +43,13 @@ constexpr const char* kPipe = "/pipe";
 constexpr const char* kPackages = "/packages";
 constexpr const char* kJournalLock = "/journal.lock";
 
+// Returns why nothing can be locked in the folder, as the coordinator locks its socket and its
+// journal; 0: it can.
+int WhyNoLocks(const std::string& folder) {
+  const UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return opened.valid() && ::flock(opened.get(), LOCK_SH | LOCK_NB) == 0 ? 0 : errno;
+}
+
 // A new folder of mode 0700 for the socket and the journal. XDG_RUNTIME_DIR goes when its user logs
 // out, which a run may outlive, so it is the last choice.
 absl::StatusOr<std::string> MakeSocketFolder() {
@@ -53,16 +60,20 @@ absl::StatusOr<std::string> MakeSocketFolder() {
     if (value == nullptr || value[0] != '/') continue;
     std::string folder = absl::StrCat(value, "/lockstep-XXXXXX");
     if (folder.size() > kMaxFolder) continue;
-    if (::mkdtemp(folder.data()) != nullptr) return folder;
-    why = errno;
+    if (::mkdtemp(folder.data()) != nullptr) {
+      why = WhyNoLocks(folder);
+      if (why == 0) return folder;
+      ::rmdir(folder.c_str());
+    } else {
+      why = errno;
+    }
     absl::StrAppend(&tried, tried.empty() ? "" : ", ", value);
   }
   return ErrnoStatus(why, absl::StrCat("cannot make a folder for the coordinator's socket in ",
                                        tried, " (set TMPDIR to one that you may write to)"));
 }
 
-// Holds the folder's lock, which keeps systemd-tmpfiles from what it takes for old. Without one,
-// where its file system has no locks, all else is as with it.
+// Holds the folder's lock, which keeps systemd-tmpfiles from what it takes for old.
 UniqueFd HoldFolder(const std::string& folder) {
   UniqueFd held(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (held.valid() && ::flock(held.get(), LOCK_SH | LOCK_NB) != 0) held.reset();

@@ -2,6 +2,7 @@
 // The verb of an administrator of users: token.
 #include <sys/stat.h>
 
+#include <csignal>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -90,7 +91,7 @@ int Create(const TokenArgs& args, const coordinator::ClientOptions& options) {
   if (!args.save_as.empty()) {
     saved = coordinator::WritePrivateFile(args.save_as, "token file",
                                           absl::StrCat(made->token(), "\n"), /*replace=*/true);
-  } else if (!(std::cout << made->token() << std::endl)) {
+  } else if (::signal(SIGPIPE, SIG_IGN); !(std::cout << made->token() << std::endl)) {
     saved = absl::DataLossError("the token cannot be written to stdout");
   }
   if (saved.ok()) return kExitOk;

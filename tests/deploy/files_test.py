@@ -347,7 +347,7 @@ if [[ -e begun ]]; then
   bash -c 'bash -c "echo works >>log; while [[ ! -e over ]] && ! grep -q stopped log; do sleep 0.05; done" w --bootstrap-fd=3 & wait' &
 fi
 while [[ ! -e over ]]; do sleep 0.05; done
-echo "ended by itself" >>log
+echo "ended by itself $$" >>log
 exit 7
 """
 # As srun does it, a variable of sbatch's decides what is handed on, unless a flag does.
@@ -482,7 +482,11 @@ class SlurmJobTest(unittest.TestCase):
             self.await_log("works")
             self.write("over")
             self.await_log("ended by itself")
-            time.sleep(0.5)  # guests are still there
+            launcher = re.search(r"ended by itself (\d+)", self.log())[1]
+            end = time.monotonic() + 20
+            while os.path.exists(f"/proc/{launcher}"):  # the script has heard of its end; guests are still there
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.05)
             script.send_signal(number)
             self.write("guests-end", "0")
             code, said = self.ended(script)

@@ -41,6 +41,7 @@ CheckpointJob::CheckpointJob(Settings settings, const Locate& locate,
     : settings_(std::move(settings)), snapshot_(snapshot) {
   size_t to = 0;
   for (const LayoutFile& file : settings_.layout->FilesOf(settings_.part)) {
+    if (settings_.in_place != nullptr) break;
     for (const engine::StateEntry* entry : file.entries) {
       for (size_t at = 0; at < entry->bytes;) {
         size_t bytes = std::min(kPiece, entry->bytes - at);
@@ -117,8 +118,9 @@ absl::StatusOr<std::unique_ptr<checkpoint::Storage::Hold>> CheckpointJob::HoldBe
   const std::string path = checkpoint::HoldPath(saving_path());
   auto hold = settings_.storage->TakeHold(path, /*exclusive=*/false);
   if (!absl::IsNotFound(hold.status())) return hold;
-  // Other ranks make it, too; over SMB that fails while one holds it.
-  const absl::Status made = settings_.storage->Create(path).status();
+  // Other ranks make it, too, and none of them may find it held by one that does; over SMB that
+  // fails while one holds it.
+  const absl::Status made = settings_.storage->MakeFile(path);
   hold = settings_.storage->TakeHold(path, /*exclusive=*/false);
   if (absl::IsNotFound(hold.status()) && !made.ok()) return made;
   return hold;
@@ -138,8 +140,10 @@ absl::Status CheckpointJob::WriteFiles() {
   for (const LayoutFile& file : settings_.layout->FilesOf(settings_.part)) {
     std::vector<checkpoint::TensorView> tensors;
     for (const engine::StateEntry* entry : file.entries) {
+      const char* const data =
+          settings_.in_place != nullptr ? settings_.in_place + entry->offset : from;
       tensors.push_back(
-          {TensorName(*entry), TensorDtype(*entry), entry->shape, from, entry->bytes});
+          {TensorName(*entry), TensorDtype(*entry), entry->shape, data, entry->bytes});
       from += entry->bytes;
     }
     LS_ASSIGN_OR_RETURN(checkpoint::FileRecord record,
@@ -239,7 +243,7 @@ absl::StatusOr<checkpoint::FoundCheckpoint> CheckpointJob::Publish() {
   }
   if (settings_.links_told != nullptr) *settings_.links_told = !pointed.ok();
   if (const absl::Status tidied = RemoveOld(made->manifest); !tidied.ok()) {
-    LS_LOG_WARNING << "old checkpoints stay in " << settings_.folder << ": " << tidied.message();
+    LS_LOG_WARNING << "old files stay in " << settings_.folder << ": " << tidied.message();
   }
   return made;
 }

@@ -50,6 +50,9 @@ class CheckpointJob {
     bool takes_over = false;  // as in RunNumberOf
     std::string mount_point;  // of the folder's file system; empty: not known
     MayPublish may_publish;   // may be empty
+    // The state region, all of which is there, where nothing is to write it before the job has
+    // ended, or was cancelled: it is written from there, without a copy. Null: from the copy.
+    const char* in_place = nullptr;
     // Whether the job before this one said that the links for people could not be made: then they
     // are not told of again until they can. The checkpoint thread's; may be null.
     bool* links_told = nullptr;

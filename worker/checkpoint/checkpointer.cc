@@ -228,7 +228,7 @@ void Checkpointer::Conclude(int durable) {
   }
 }
 
-void Checkpointer::Begin(int64_t step, const Decided& decided) {
+void Checkpointer::Begin(int64_t step, const Decided& decided, bool in_place) {
   parts_ = Parts();
   owed_ = busy_ = false;
   under_way_ = true;
@@ -259,6 +259,8 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
   own.layout = layout_;
   own.part = part;
   own.keep = settings_.keep;
+  in_place_ = in_place && (settings_.in_parts == nullptr || !settings_.in_parts());
+  if (in_place_) own.in_place = static_cast<const char*>(settings_.state);
   own.takes_over = settings_.takes_over;
   own.mount_point = mount_point_;
   own.manifest = settings_.identity;
@@ -280,7 +282,7 @@ void Checkpointer::Begin(int64_t step, const Decided& decided) {
       std::move(own),
       settings_.locate != nullptr ? settings_.locate : CheckpointJob::In(settings_.state),
       snapshot_.get());
-  copying_ = layout_->BytesOf(part) > kCopyAtOnce;
+  copying_ = !in_place_ && layout_->BytesOf(part) > kCopyAtOnce;
   if (!copying_) {
     job_->Copy();
     job_->NoteHeld(settings_.clock->Now() - newest_);
@@ -325,6 +327,7 @@ void Checkpointer::Drop() {
 }
 
 void Checkpointer::WaitForCopy() {
+  if (std::exchange(in_place_, false) && job_ != nullptr) job_->Cancel();
   if (!std::exchange(copying_, false)) return;
   const absl::Time start = settings_.clock->Now();
   job_->WaitForCopy();
@@ -371,15 +374,15 @@ absl::StatusOr<int64_t> Checkpointer::SavedStep(Communicator* communicator, absl
 }
 
 absl::Status Checkpointer::Complete(Communicator* communicator, int64_t step,
-                                    const Decided& decided, absl::Time deadline) {
+                                    const Decided& decided, absl::Time deadline, bool in_place) {
   if (CannotSave()) return absl::OkStatus();
   settings_.board->Enter(SAVING);
   WaitForThread();
   if (under_way_) LS_RETURN_IF_ERROR(Settle(communicator, deadline));
   LS_ASSIGN_OR_RETURN(const int64_t saved, SavedStep(communicator, deadline));
   if (saved == step) return absl::OkStatus();
-  Begin(step, decided);
-  WaitForCopy();
+  Begin(step, decided, in_place);
+  if (!in_place_) WaitForCopy();
   LS_RETURN_IF_ERROR(Settle(communicator, deadline));
   // Nobody leaves before it is known to be whole, or not.
   LS_ASSIGN_OR_RETURN(const int64_t newest, SavedStep(communicator, deadline));
@@ -419,8 +422,8 @@ absl::StatusOr<std::string> Checkpointer::SaveAlone(int64_t step, const Decided&
   }
   LS_ASSIGN_OR_RETURN(std::string saved, FindSaved(step));
   if (!saved.empty()) return saved;
-  Begin(step, decided);
-  if (!busy_) WaitForCopy();
+  Begin(step, decided, /*in_place=*/true);
+  if (!busy_ && !in_place_) WaitForCopy();
   WaitForThread();
   under_way_ = false;
   LS_ASSIGN_OR_RETURN(saved, FindSaved(step));

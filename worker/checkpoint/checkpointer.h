@@ -130,8 +130,8 @@ class Checkpointer {
   void AtBoundary(int64_t step, bool due, const StepHeader::Contents& header,
                   const Decided& decided);
 
-  // Blocks until no copy is being made. Before anything writes the state, or lets peers write
-  // theirs where it is read.
+  // Blocks until no copy is being made; what is written without one is given up. Before anything
+  // writes the state, or lets peers write theirs where it is read.
   void WaitForCopy();
 
   // The worker is to leave, within a grace: what is still to be read of the job's data, for what
@@ -139,12 +139,14 @@ class Checkpointer {
   void Hurry() { hurries_.store(true); }
 
   // All ranks stand after `step`, the last one: the checkpoint after it is saved, if that can be,
-  // when this returns. Collective. Errors: those of the communicator.
+  // when this returns; `in_place`: without memory for a copy, where each rank has all of the state.
+  // Collective. Errors: those of the communicator.
   absl::Status Complete(Communicator* communicator, int64_t step, const Decided& decided,
-                        absl::Time deadline);
+                        absl::Time deadline, bool in_place = false);
 
   // This rank stands after `step` in no generation, and none follows: saves the whole state, which
-  // it has, unless a checkpoint of this run as new as that is in the folder. Returns its path.
+  // it has, unless a checkpoint of this run as new as that is in the folder; without memory for a
+  // copy. Returns its path.
   // Workers of one host take turns. Blocks. Errors: why it could not be saved.
   absl::StatusOr<std::string> SaveAlone(int64_t step, const Decided& decided);
 
@@ -190,7 +192,7 @@ class Checkpointer {
   bool Publishes() const { return copies_.count() > 1 ? copies_.writes(rank_) : rank_ == 0; }
   // All parts are durable, or have failed: brings the checkpoint under way to its end.
   void Conclude(int durable);
-  void Begin(int64_t step, const Decided& decided);
+  void Begin(int64_t step, const Decided& decided, bool in_place = false);
   // Gives up the checkpoint under way.
   void Drop();
   // Makes the checkpoint of `job`, and says so. In the thread.
@@ -225,6 +227,7 @@ class Checkpointer {
   int64_t generation_ = 0;
   FolderCopies copies_;
   bool alone_ = false;                      // in no generation any more
+  bool in_place_ = false;                   // what is under way is written without a copy
   bool under_way_ = false;                  // a checkpoint is, on all ranks
   int parts_ = 1;                           // of it
   bool owed_ = false;                       // one is to be begun as soon as can be

@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "common/durable_file.h"
 #include "common/json.h"
+#include "common/log.h"
 #include "common/status.h"
 #include "data/cifar.h"
 #include "data/image_dataset.h"
@@ -62,12 +63,17 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& 
   LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(train));
   data::NpySource like = NormalisationOf(source, model.config());
   like.raw_bytes = model.takes_raw_bytes();
-  if (absl::EndsWith(request.inputs(), ".npy")) {
-    const bool each_token = !model.plan().spec().input.fields.back().shape.empty();
-    return data::OpenNpyInputs(request.inputs(), like, each_token);
+  const bool is_npy = absl::EndsWith(request.inputs(), ".npy");
+  const bool each_token = !model.plan().spec().input.fields.back().shape.empty();
+  auto dataset = is_npy
+                     ? data::OpenNpyInputs(request.inputs(), like, each_token)
+                     : data::OpenIdxInputs(request.inputs(), like.mean, like.std, like.raw_bytes);
+  if (dataset.ok() && like.raw_bytes && (*dataset)->origin().type == "uint8") {
+    LS_LOG_WARNING << "the bytes of " << request.inputs()
+                   << " are taken as the numbers 0 to 255, as the model learnt from numbers; it "
+                   << "would divide them by 255 had it learnt from bytes";
   }
-  auto dataset = data::OpenIdxInputs(request.inputs(), like.mean, like.std, like.raw_bytes);
-  if (!absl::StrContains(dataset.status().message(), "not an IDX file")) return dataset;
+  if (is_npy || !absl::StrContains(dataset.status().message(), "not an IDX file")) return dataset;
   return absl::Status(
       dataset.status().code(),
       absl::StrCat(dataset.status().message(),

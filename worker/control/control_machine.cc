@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/control/control_machine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -91,7 +92,8 @@ ControlMachine::Effects ControlMachine::Command(const WorkerCommand& command) {
       drain_ = true;
       break;
     case WorkerCommand::kRegroup:
-      regroup_ = command.regroup().generation();
+      // One of a generation before this is of a coordinator whose journal does not know this one.
+      regroup_ = std::max(command.regroup().generation(), watched_);
       break;
     case WorkerCommand::kExit:
       if (!exit_.has_value()) exit_ = command.exit();

@@ -90,7 +90,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   if (checkpointer_ != nullptr && !outcome.regrouped && (leaves || !DrainsEarly())) {
     if (outcome.drained) checkpointer_->Hurry();
     LS_RETURN_IF_ERROR(
-        checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline()));
+        checkpointer_->Complete(communicator, committed_step(), Decided(), Deadline(), leaves));
   }
   return outcome;
 }

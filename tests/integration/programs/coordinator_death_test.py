@@ -223,6 +223,14 @@ class CoordinatorDeath(harness.ProgramTest):
         self.assertIn("coordinator was killed by SIGKILL; it is started again", err)
         self.assert_nothing_left()
 
+    def replace_a_worker(self):
+        victim = self.processes("worker")[1]
+        victim.kill()
+        def replaced():
+            pids = [process.pid for process in self.processes("worker")]
+            return len(pids) == 4 and victim.pid not in pids
+        wait_until(replaced, 30, "a worker in place of the one that died")
+
     def test_a_run_here_outlives_its_users_session(self):
         job = self.write("short.yaml", job_text(steps=3000))
         session = os.path.join(self.dir, "session")
@@ -231,8 +239,7 @@ class CoordinatorDeath(harness.ProgramTest):
                            env={**PACED, "XDG_RUNTIME_DIR": session})
         self.await_training()
         shutil.rmtree(session)  # the user logs out
-        self.processes("worker")[1].kill()
-        wait_until(lambda: len(self.processes("worker")) == 4, 30, "a worker in place of the one that died")
+        self.replace_a_worker()
         self.processes("coordinator")[0].kill()
         self.unpace()
         code, out, err = self.finish(child, 60)
@@ -250,8 +257,7 @@ class CoordinatorDeath(harness.ProgramTest):
         sock = coordinator.argv[coordinator.argv.index("--listen") + 1].removeprefix("unix:")
         os.remove(sock)
         wait_until(lambda: os.path.exists(sock), 30, "the coordinator is back at its address")
-        self.processes("worker")[1].kill()
-        wait_until(lambda: len(self.processes("worker")) == 4, 30, "a worker in place of the one that died")
+        self.replace_a_worker()
         harness.signal_again(child)
         code, _, err = self.finish(child, 60)
         self.assertEqual(code, 130, err)
@@ -295,11 +301,13 @@ class CoordinatorDeath(harness.ProgramTest):
         code, out, err = self.run_program("coordinator", "backup", "copy.db", "--state-dir=state")
         self.assertEqual(code, 0, out + err)
         while (generation := self.saved()[0]) < 4:
-            self.processes("worker")[0].kill()
+            with contextlib.suppress(ProcessLookupError, IndexError):
+                self.processes("worker")[0].kill()
             wait_until(lambda before=generation: self.saved()[0] > before, 30, "a checkpoint without the dead one")
         # The machines end together, and the newest journal with them.
         for process in self.processes():
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):  # another one's end was its end, too
+                process.kill()
         self.kill(coordinator)
         self.assert_nothing_left()
         before = self.saved()

@@ -3,11 +3,11 @@
 
 import json
 import os
-import subprocess
 import pwd
 import shutil
 import socket
 import stat
+import subprocess
 import tempfile
 import unittest
 
@@ -50,13 +50,16 @@ class Users(harness.ProgramTest):
         with open(ann, encoding="utf-8") as file:
             before = file.read()
         # One that nobody has seen is taken by nobody.
-        with open("/dev/full", "w", encoding="utf-8") as full:
+        unread, broken = os.pipe()
+        os.close(unread)
+        for stdout in (os.open("/dev/full", os.O_WRONLY), broken):
             lost = subprocess.run([os.path.join(harness.BIN, "launcher"), "token", "create", "--user=lost", "--role=submit",
-                                   f"--coordinator={self.address}"], check=False, stdin=subprocess.DEVNULL, stdout=full,
+                                   f"--coordinator={self.address}"], check=False, stdin=subprocess.DEVNULL, stdout=stdout,
                                   stderr=subprocess.PIPE, env=self.environment(), timeout=harness.patient())
-        self.assertEqual(lost.returncode, 1, lost.stderr)
-        self.assertIn(b"the token is revoked again", lost.stderr)
-        self.assertNotIn("lost", self.verb(None, "token", "list"))
+            os.close(stdout)
+            self.assertEqual(lost.returncode, 1, lost.stderr)
+            self.assertIn(b"the token is revoked again", lost.stderr)
+            self.assertNotIn("lost", self.verb(None, "token", "list"))
         for wrong in ("--user=ann --valid-for=0s", "--user=a/b"):
             code, _, err = self.launch("token", "create", "--role=submit", f"--coordinator={self.address}", *wrong.split())
             self.assertEqual(code, 2, err)

@@ -72,6 +72,10 @@ class RecordingStorage : public Storage {
     if (!file.ok()) return file.status();
     return std::make_unique<RecordedFile>(this, path, *std::move(file));
   }
+  absl::Status MakeFile(const std::string& path) override {
+    absl::Status s = Note("create", path);
+    return s.ok() ? Disk()->MakeFile(path) : s;
+  }
   absl::Status MakeFolder(const std::string& path) override {
     absl::Status s = Note("mkdir", path);
     return s.ok() ? Disk()->MakeFolder(path) : s;

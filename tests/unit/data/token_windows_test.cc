@@ -105,6 +105,7 @@ TEST_F(TokenWindowsTest, LinksToFilesAreFollowedEachFileOnce) {
   fs::create_symlink(folder_ + "blobs/more", folder_ + "links/folder");
   fs::create_symlink("..", folder_ + "links/in/up");
   fs::create_symlink("/dev/null", folder_ + "links/null");
+  fs::create_symlink("somebody@host.123", folder_ + "links/.#a");  // an editor's lock
   EXPECT_EQ(read(), "abcdefghijklmno");
   fs::create_symlink(folder_ + "blobs/3", folder_ + "links/gone");
   for (const Split split : {Split::kTrain, Split::kTest}) {

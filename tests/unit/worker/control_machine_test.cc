@@ -204,6 +204,15 @@ TEST_F(ControlMachineTest, DrainAndRegroupAreRemembered) {
   EXPECT_EQ(machine_.regroup(), 5);
 }
 
+// Whoever asks members of generation 7 to leave generation 5 has a journal that does not know 7.
+TEST_F(ControlMachineTest, ARegroupOfAnEarlierGenerationIsOfThisOne) {
+  machine_.Watch(7);
+  WorkerCommand command;
+  command.mutable_regroup()->set_generation(5);
+  machine_.Command(command);
+  EXPECT_EQ(machine_.regroup(), 7);
+}
+
 TEST_F(ControlMachineTest, AnOlderCoordinatorOfTheClusterIsNotObeyed) {
   Begin(1, From("cluster", 3));
   machine_.Watch(1);
