@@ -178,8 +178,11 @@ TEST_F(CallsTest, WhatChangesWhoGetsInIsInTheAuditBeforeItIsDone) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(line);
   const std::pair<std::string, std::string> expected[] = {
-      {"create_token", "asked"}, {"create_token", "ok"},    {"revoke_token", "asked"},
-      {"revoke_token", "ok"},    {"revoke_token", "asked"}, {"revoke_token", "not_found"}};
+      {"create_token", "asked"},
+      {"create_token", "ok"},
+      {"revoke_token", "asked"},
+      {"revoke_token", "ok"},
+      {"revoke_token", "not_found"}};  // of one that is none of the caller's nothing can come
   ASSERT_EQ(lines.size(), std::size(expected));
   for (size_t i = 0; i < lines.size(); ++i) {
     const auto& [what, outcome] = expected[i];

@@ -238,7 +238,7 @@ secrets: {{KEY: {SECRET}}}
         job = self.write("job.yaml", harness.synthetic_job(nproc=2, steps=harness.steps_that_last(600), extra=f"""
 secrets: {{KEY: {SECRET}}}
 """))
-        self.start("launcher", job, env=harness.PACED)
+        self.start("launcher", job, env={**harness.PACED, "TMPDIR": self.runtime})
         wait_until(lambda: glob.glob(f"{self.dir}/runs/*/metrics.jsonl"), 30, "its first steps")
         asked = self.asked()
         asked["files"].remove(job)

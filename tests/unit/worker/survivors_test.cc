@@ -119,6 +119,7 @@ TEST_F(SurvivorsTest, WhoIsBehindFinishesTheStepThatAnotherHasBegun) {
     }
     for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(absl::IsAborted(outcome.status()));
     const Generation last = LastOf(ranks);
+    const auto dead = std::move(ranks[1]);  // its memory stays while one who is left maps it
     ranks.erase(ranks.begin() + 1);
     std::vector<absl::StatusOr<std::string>> saved(2, absl::UnknownError("did not run"));
     std::vector<std::jthread> threads;
