@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "coordinator/core/command.h"
+#include "coordinator/core/failures.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/nodes.h"
 
@@ -11,18 +12,32 @@ namespace lockstep::coordinator {
 namespace {
 
 // With fewer members everybody holds everything.
-constexpr int kLeastMembers = 3;
+constexpr int kMembersWithParts = 3;
 
 bool OnHostOf(const Worker& worker, const Worker& other) {
   return worker.host == other.host || worker.node_id == other.node_id;
 }
 
+// Returns whether workers of the job are of a build from before peers had versions. In a generation
+// of fewer than the minimum, such a one begins a step, and dies as it has no memory for it.
+bool AnyTakesAStep(const Job& job) {
+  return std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
+    return slot.worker && slot.worker->ready && slot.worker->ready->peer_protocol() == 0;
+  });
+}
+
 }  // namespace
+
+int LeastMembers(const Job& job) {
+  const int least = job.least_workers();
+  if (!job.drain || IsCommand(job) || !AnyHolder(job) || AnyTakesAStep(job)) return least;
+  return job.spec().train().zero_stage() == 0 || least < kMembersWithParts ? 1 : least;
+}
 
 std::vector<Worker*> HeldBack(const Job& job, const std::vector<Worker*>& staying,
                               const std::vector<Worker*>& leaving) {
   const int members = job.generation.message.members_size();
-  if (IsCommand(job) || job.spec().train().zero_stage() == 0 || members < kLeastMembers ||
+  if (IsCommand(job) || job.spec().train().zero_stage() == 0 || members < kMembersWithParts ||
       leaving.empty()) {
     return {};
   }

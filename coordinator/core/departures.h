@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that are to leave a job: who of several goes first, and whose end is not waited for.
+// Workers that are to leave a job: who of several goes first, how few may save what there is and
+// leave, and whose end is not waited for.
 //
 // The first is asked where each has a part of the state (train.zero_stage: 1). Each part is on two
 // workers, on two hosts where there are several: those of one host may leave together, or one. The
@@ -21,6 +22,13 @@ namespace lockstep::coordinator {
 // one.
 std::vector<Worker*> HeldBack(const Job& job, const std::vector<Worker*>& staying,
                               const std::vector<Worker*>& leaving);
+
+// Returns how many workers the next generation has at least: elastic.min_workers; one, where a job
+// that is to save and leave has some that hold its state. They take no step, so none has to have
+// memory for a larger share of one. Workers of builds that would take one wait for as many as ever,
+// and so do those with train.zero_stage, which take over moments, where elastic.min_workers is
+// above 2: there is room for all moments only where it is not.
+int LeastMembers(const Job& job);
 
 // Takes those that were let go out of their places when their nodes have been out of sight for as
 // long as a silent worker has (SilenceLimit): others may be started there. Should their nodes come

@@ -143,22 +143,7 @@ Generation Deal(const Job& job, int64_t number, const Members& members) {
   return generation;
 }
 
-// Returns whether workers of the job are of a build from before peers had versions. In a generation
-// of fewer than the minimum, such a one begins a step, and dies as it has no memory for it.
-bool AnyTakesAStep(const Job& job) {
-  return std::any_of(job.slots.begin(), job.slots.end(), [](const Slot& slot) {
-    return slot.worker && slot.worker->ready && slot.worker->ready->peer_protocol() == 0;
-  });
-}
-
 }  // namespace
-
-int LeastMembers(const Job& job) {
-  constexpr int kAllHoldAll = 2;  // of so many each has all moments
-  const int least = job.least_workers();
-  if (!job.drain || IsCommand(job) || !AnyHolder(job) || AnyTakesAStep(job)) return least;
-  return job.spec().train().zero_stage() == 0 || least <= kAllHoldAll ? 1 : least;
-}
 
 bool Able(const Job& job, const Worker& worker) {
   return StandsBetween(job, worker) && !worker.dead() && !Failed(worker);

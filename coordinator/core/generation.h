@@ -20,13 +20,6 @@ namespace lockstep::coordinator {
 // peers are refused at the start, too, when others are on another node.
 void MaybeFormGeneration(Context& context, Job& job);
 
-// Returns how many workers the next generation has at least: elastic.min_workers; one, where a job
-// that is to save and leave has some that hold its state. They take no step, so none has to have
-// memory for a larger share of one. Workers of builds that would take one wait for as many as ever,
-// and so do those with train.zero_stage, which take over moments, where elastic.min_workers is
-// above 2: there is room for all moments only where it is not.
-int LeastMembers(const Job& job);
-
 // Returns whether the worker can be in the next generation.
 bool Able(const Job& job, const Worker& worker);
 

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
-#include "coordinator/core/generation.h"
+#include "coordinator/core/departures.h"
 #include "coordinator/core/handover.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
