@@ -43,16 +43,20 @@ constexpr const char* kPipe = "/pipe";
 constexpr const char* kPackages = "/packages";
 constexpr const char* kJournalLock = "/journal.lock";
 
-// Returns why nothing can be locked in the folder, as the coordinator locks its socket and its
-// journal; 0: it can.
-int WhyNoLocks(const std::string& folder) {
-  const UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  return opened.valid() && ::flock(opened.get(), LOCK_SH | LOCK_NB) == 0 ? 0 : errno;
+// Locks the folder, which keeps systemd-tmpfiles from what it takes for old. Not valid, with errno:
+// its file system has no locks, which the coordinator needs there too.
+UniqueFd LockFolder(const std::string& folder) {
+  UniqueFd held(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!held.valid() || ::flock(held.get(), LOCK_SH | LOCK_NB) == 0) return held;
+  const int why = errno;
+  held.reset();
+  errno = why;
+  return held;
 }
 
-// A new folder of mode 0700 for the socket and the journal. XDG_RUNTIME_DIR goes when its user logs
-// out, which a run may outlive, so it is the last choice.
-absl::StatusOr<std::string> MakeSocketFolder() {
+// A new folder of mode 0700 for the socket and the journal, and its lock. XDG_RUNTIME_DIR goes when
+// its user logs out, which a run may outlive, so it is the last choice.
+absl::StatusOr<std::string> MakeSocketFolder(UniqueFd* lock) {
   int why = 0;
   std::string tried;
   for (const char* variable : {"TMPDIR", "", "XDG_RUNTIME_DIR"}) {
@@ -60,24 +64,15 @@ absl::StatusOr<std::string> MakeSocketFolder() {
     if (value == nullptr || value[0] != '/') continue;
     std::string folder = absl::StrCat(value, "/lockstep-XXXXXX");
     if (folder.size() > kMaxFolder) continue;
-    if (::mkdtemp(folder.data()) != nullptr) {
-      why = WhyNoLocks(folder);
-      if (why == 0) return folder;
-      ::rmdir(folder.c_str());
-    } else {
-      why = errno;
-    }
+    const bool made = ::mkdtemp(folder.data()) != nullptr;
+    if (made) *lock = LockFolder(folder);
+    if (made && lock->valid()) return folder;
+    why = errno;
+    if (made) ::rmdir(folder.c_str());
     absl::StrAppend(&tried, tried.empty() ? "" : ", ", value);
   }
   return ErrnoStatus(why, absl::StrCat("cannot make a folder for the coordinator's socket in ",
                                        tried, " (set TMPDIR to one that you may write to)"));
-}
-
-// Holds the folder's lock, which keeps systemd-tmpfiles from what it takes for old.
-UniqueFd HoldFolder(const std::string& folder) {
-  UniqueFd held(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (held.valid() && ::flock(held.get(), LOCK_SH | LOCK_NB) != 0) held.reset();
-  return held;
 }
 
 }  // namespace
@@ -200,8 +195,7 @@ absl::StatusOr<std::unique_ptr<PrivateCoordinator>> PrivateCoordinator::Start(
   life->spawner = spawner;
   life->callbacks = std::move(callbacks);
   LS_ASSIGN_OR_RETURN(life->program, FindProgram("coordinator", "LOCKSTEP_COORDINATOR_BIN"));
-  LS_ASSIGN_OR_RETURN(life->folder, MakeSocketFolder());
-  life->folder_lock = HoldFolder(life->folder);
+  LS_ASSIGN_OR_RETURN(life->folder, MakeSocketFolder(&life->folder_lock));
   const std::string socket_folder = life->folder + kSocketFolder;
   const std::string socket = absl::StrCat(socket_folder, "/sock");
   const std::string token = absl::StrCat(life->folder, "/token");

@@ -305,6 +305,17 @@ class SavedModelTest : public testing::Test {
     folder_ = name;
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
+  // The model of that job as it begins.
+  void WriteUntrained(const JobSpec& spec) {
+    const Compiled job(spec);
+    const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
+    const AlignedMemory arena = AllocateAligned(job.compiled.plan->arena_bytes());
+    const auto executor =
+        engine::Executor::Create(job.compiled.plan, {state.get(), arena.get()}).value();
+    executor->InitState();
+    ASSERT_TRUE(
+        WriteModel(folder_, spec, *job.compiled.plan, state.get(), job.data.train->origin()).ok());
+  }
   std::string folder_;
 };
 
@@ -350,10 +361,7 @@ TEST_F(SavedModelTest, IsComputedWithTheJobsPasses) {
   JobSpec spec = SmallJob();
   spec.mutable_train()->mutable_passes()->set_fuse(false);
   spec.mutable_train()->mutable_passes()->set_fuse_norms(false);
-  const Compiled job(spec);
-  const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
-  ASSERT_TRUE(
-      WriteModel(folder_, spec, *job.compiled.plan, state.get(), job.data.train->origin()).ok());
+  WriteUntrained(spec);
   const auto model = SavedModel::Open(folder_, 1, "", 50);
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_FALSE((*model)->plan().spec().passes.fuse);
@@ -362,11 +370,7 @@ TEST_F(SavedModelTest, IsComputedWithTheJobsPasses) {
 }
 
 TEST_F(SavedModelTest, AnInputThatIsNotFiniteIsNamed) {
-  const JobSpec spec = SmallJob();
-  const Compiled job(spec);
-  const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
-  ASSERT_TRUE(
-      WriteModel(folder_, spec, *job.compiled.plan, state.get(), job.data.train->origin()).ok());
+  WriteUntrained(SmallJob());
   PredictRequest request;
   request.set_model(folder_);
   request.set_threads(1);
@@ -389,11 +393,7 @@ TEST_F(SavedModelTest, AnInputThatIsNotFiniteIsNamed) {
 
 TEST_F(SavedModelTest, SaysWhatIsMissingOrWrong) {
   EXPECT_EQ(SavedModel::Open(folder_, 1, "", 50).status().code(), absl::StatusCode::kNotFound);
-  const JobSpec spec = SmallJob();
-  const Compiled job(spec);
-  const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
-  ASSERT_TRUE(
-      WriteModel(folder_, spec, *job.compiled.plan, state.get(), job.data.train->origin()).ok());
+  WriteUntrained(SmallJob());
   std::string config;
   {
     std::ifstream file(folder_ + "/config.json");
@@ -469,16 +469,6 @@ class InputsTest : public SavedModelTest {
     npy.set_test_labels(npy.train_labels());
     return job;
   }
-  void Train(const JobSpec& spec) {
-    const Compiled job(spec);
-    const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
-    const AlignedMemory arena = AllocateAligned(job.compiled.plan->arena_bytes());
-    const auto executor =
-        engine::Executor::Create(job.compiled.plan, {state.get(), arena.get()}).value();
-    executor->InitState();
-    ASSERT_TRUE(
-        WriteModel(folder_, spec, *job.compiled.plan, state.get(), job.data.train->origin()).ok());
-  }
   std::string Predictions(const std::string& inputs) {
     PredictRequest request;
     request.set_model(folder_);
@@ -505,7 +495,7 @@ class InputsTest : public SavedModelTest {
 TEST_F(InputsTest, BytesAreNumbersWhereTheModelLearntFromNumbers) {
   const std::vector<std::string> inputs = Inputs();
   for (const JobSpec& job : {TableJob("t.csv", "a,b,label"), ArrayJob(folder_ + "/i64.npy")}) {
-    Train(job);
+    WriteUntrained(job);
     const std::string expected = Predictions(inputs[4]);
     ASSERT_THAT(expected, HasSubstr("\"index\":2"));
     const std::string evaluated = Evaluation(ArrayJob(inputs[4]));
@@ -516,7 +506,7 @@ TEST_F(InputsTest, BytesAreNumbersWhereTheModelLearntFromNumbers) {
     }
   }
   // Those of a model that learnt from bytes are pixels, as before.
-  Train(ArrayJob(inputs[0]));
+  WriteUntrained(ArrayJob(inputs[0]));
   const std::string pixels = Predictions(inputs[0]);
   EXPECT_NE(pixels, Predictions(inputs[4]));
   std::vector<double> shares;
@@ -529,7 +519,7 @@ TEST_F(InputsTest, BytesAreNumbersWhereTheModelLearntFromNumbers) {
 
 TEST_F(InputsTest, ColumnsOfATableStandAsThoseThatTheModelLearntFrom) {
   const JobSpec trained = TableJob("t.csv", "a,b,label");
-  Train(trained);
+  WriteUntrained(trained);
   ASSERT_THAT(Evaluation(trained), HasSubstr("\"samples\":3"));
   EXPECT_EQ(Evaluation(TableJob("unnamed.csv", "")).find("columns"), std::string::npos);
   EXPECT_THAT(Evaluation(TableJob("other.csv", "b,a,label")),
@@ -539,7 +529,7 @@ TEST_F(InputsTest, ColumnsOfATableStandAsThoseThatTheModelLearntFrom) {
 }
 
 TEST_F(InputsTest, WhatIsNoFileOfInputsIsSaid) {
-  Train(TableJob("t.csv", "a,b,label"));
+  WriteUntrained(TableJob("t.csv", "a,b,label"));
   EXPECT_THAT(Predictions(folder_ + "/t.csv"),
               AllOf(HasSubstr("t.csv"), HasSubstr("inputs are a .npy or an IDX file; a table goes "
                                                   "with --data JOB.yaml")));

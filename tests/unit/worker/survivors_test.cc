@@ -52,14 +52,6 @@ class OverInTheSecondStep : public PartsCommunicator {
 
 class SurvivorsTest : public TrainerRanks {
  protected:
-  Ranks StartIn(const Compiled& job, const std::string& run, int count) {
-    Ranks ranks;
-    for (int i = 0; i < count; ++i) {
-      ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
-      ranks.back()->SaveIn(folder_, run);
-    }
-    return ranks;
-  }
   // Its last generation, in which each was on a node of its own.
   Generation LastOf(const Ranks& ranks) const {
     Generation last;
@@ -111,7 +103,7 @@ TEST_F(SurvivorsTest, WhoIsBehindFinishesTheStepThatAnotherHasBegun) {
   for (const int begins : {0, 2}) {
     SCOPED_TRACE(begins);
     std::filesystem::remove_all(folder_);
-    Ranks ranks = StartIn(job, absl::StrCat("first", begins), 3);
+    Ranks ranks = StartIn(folder_, absl::StrCat("first", begins), job, 3);
     for (int r = 0; r < 3; ++r) {
       ranks[static_cast<size_t>(r)]->wrap = [r, begins](std::unique_ptr<Communicator> inner) {
         return std::make_unique<OverInTheSecondStep>(std::move(inner), r == begins);
@@ -132,7 +124,7 @@ TEST_F(SurvivorsTest, WhoIsBehindFinishesTheStepThatAnotherHasBegun) {
       EXPECT_THAT(*saved[i], testing::EndsWith(checkpoint::CheckpointName(2)));
     }
     ranks.clear();
-    const Ranks next = StartIn(job, "next", 2);
+    const Ranks next = StartIn(folder_, "next", job, 2);
     for (const auto& outcome : Run(next, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
     ASSERT_EQ(next[0]->trainer->committed_step(), kTrainedSteps);
     for (const auto& rank : next) {

@@ -38,16 +38,6 @@ class TrainerEvalsTest : public TrainerRanks {
     spec.mutable_train()->mutable_optimizer()->mutable_sgd()->set_lr(lr);
     return spec;
   }
-  // Ranks that save there.
-  Ranks StartIn(const std::string& folder, const std::string& run, const Compiled& job,
-                int count = 1) {
-    Ranks ranks;
-    for (int i = 0; i < count; ++i) {
-      ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
-      ranks.back()->SaveIn(folder, run);
-    }
-    return ranks;
-  }
   // The file's bytes; empty: it is not there.
   static std::string Contents(const std::string& path) {
     std::ifstream file(path);
@@ -63,14 +53,6 @@ class TrainerEvalsTest : public TrainerRanks {
     const bool any = found.ok() && !found->checkpoints.empty();
     EXPECT_TRUE(any);
     return any ? found->checkpoints[0].manifest : checkpoint::Manifest();
-  }
-  // Has each of the next generations end after the step that follows its first one.
-  void RegroupAfterFirstStep(TrainerRank* rank) {
-    rank->AfterFirstStep([this, rank] {
-      WorkerCommand command;
-      command.mutable_regroup()->set_generation(generation_);
-      rank->Command(command);
-    });
   }
   // The steps after which this rank has told of an evaluation.
   static std::vector<int64_t> Evaluated(TrainerRank& rank) {
@@ -90,11 +72,7 @@ TEST_F(TrainerEvalsTest, WhoGoesBackToTheStartEvaluatesAgain) {
   const Compiled job(spec);
   Ranks ranks;
   for (int i = 0; i < 4; ++i) ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
-  ranks[0]->AfterFirstStep([&] {
-    WorkerCommand command;
-    command.mutable_regroup()->set_generation(generation_);
-    ranks[0]->Command(command);
-  });
+  RegroupAfterFirstStep(ranks[0].get());
   for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
   const int64_t lost = ranks[0]->trainer->committed_step();
   ranks.erase(ranks.begin() + 1, ranks.begin() + 3);  // both that hold a part of the moments

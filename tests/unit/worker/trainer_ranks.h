@@ -124,6 +124,17 @@ class TrainerRanks : public ::testing::Test {
     return ranks;
   }
 
+  // Ranks that save there.
+  Ranks StartIn(const std::string& folder, const std::string& run, const Compiled& job,
+                int count = 1) {
+    Ranks ranks;
+    for (int i = 0; i < count; ++i) {
+      ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
+      ranks.back()->SaveIn(folder, run);
+    }
+    return ranks;
+  }
+
   // One generation of `ranks` that goes on after `start_step`, each on a thread of its own.
   Outcomes Run(const Ranks& ranks, int64_t start_step) {
     const int64_t generation = ++generation_;
@@ -164,6 +175,14 @@ class TrainerRanks : public ::testing::Test {
     return alone;
   }
 
+  // Has each of the next generations end after the step that follows its first one.
+  void RegroupAfterFirstStep(TrainerRank* rank) {
+    rank->AfterFirstStep([this, rank] {
+      WorkerCommand command;
+      command.mutable_regroup()->set_generation(generation_);
+      rank->Command(command);
+    });
+  }
   static void DrainAfterFirstStep(TrainerRank* rank) {
     rank->AfterFirstStep([rank] {
       WorkerCommand command;

@@ -88,16 +88,8 @@ TEST_F(TrainerTest, FewerThanTheJobHasAtLeastSaveWhatTheyHaveAndLeave) {
     spec.mutable_train()->set_zero_stage(zero_stage);
     const Compiled job(spec);
     const std::string folder = absl::StrCat(folder_, "/", zero_stage);
-    Ranks ranks;
-    for (int i = 0; i < least; ++i) {
-      ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
-      ranks.back()->SaveIn(folder, "run");
-    }
-    ranks[0]->AfterFirstStep([&] {
-      WorkerCommand command;
-      command.mutable_regroup()->set_generation(generation_);
-      ranks[0]->Command(command);
-    });
+    Ranks ranks = StartIn(folder, "run", job, least);
+    RegroupAfterFirstStep(ranks[0].get());
     for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
     const int64_t committed = ranks[0]->trainer->committed_step();
     ranks.resize(1);
