@@ -128,7 +128,7 @@ TEST_F(CheckpointerTest, LinksThatCannotBeMadeAreToldOnce) {
   const size_t first = said.find("the links last and best");
   ASSERT_NE(first, std::string::npos) << said;
   EXPECT_EQ(said.find("the links last and best", first + 1), std::string::npos) << said;
-  EXPECT_EQ(said.find("old checkpoints stay"), std::string::npos) << said;
+  EXPECT_EQ(said.find("old files stay"), std::string::npos) << said;
   EXPECT_FALSE(fs::exists(folder_ + "/step-0000000001"));
 }
 
