@@ -14,6 +14,7 @@
 #ifndef LOCKSTEP_ENGINE_EXECUTOR_H_
 #define LOCKSTEP_ENGINE_EXECUTOR_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -80,6 +81,9 @@ struct Memory {
   std::vector<std::string> tuning_files = {};
   // Whether a GPU's convolutions may be cuDNN's, which wants tuning files.
   CudnnUse cudnn = CudnnUse::kAuto;
+  // Counted up while kernels run on the host, by any of their threads, several times a second: a
+  // node may take minutes, and a watch tells it from one that stands still. Null: nobody watches.
+  std::atomic<int64_t>* moves = nullptr;
 };
 
 // Elements [begin, end) of the gradient vector whose moments an executor has, and where the first

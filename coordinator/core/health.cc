@@ -217,6 +217,12 @@ void CheckSilence(Context& context, Job& job) {
   Judge(context, job, *silent, absl::StrCat("no heartbeat for ", DurationText(limit)));
 }
 
+// What a worker may take for one move, as its steps tell: ten of them, or as long as the first one
+// took, which is longer than others, until these are known. Zero: it has made none.
+absl::Duration StepLimit(const Worker& worker) {
+  return worker.step_times.empty() ? worker.first_step : 10 * MedianStep(worker);
+}
+
 // When one worker stands still the others soon wait for it, so one that waits for nobody is meant,
 // of these the one that stopped first. Who waits is only meant when all wait and nothing moves; and
 // nobody is judged while a worker is half-way to being silent. One limit holds for all: they do the
@@ -242,7 +248,7 @@ void CheckStandstill(Context& context, Job& job) {
   }
   if (!any_late) return;
   absl::Duration limit = detection;
-  for (const Worker* worker : members) limit = std::max(limit, 10 * MedianStep(*worker));
+  for (const Worker* worker : members) limit = std::max(limit, StepLimit(*worker));
   if (connecting) limit += detection + 2 * context.state.options.settle;
   // What one receives was taken from the others long before, where buffers are large.
   const auto moves = [&](const Worker* worker) {

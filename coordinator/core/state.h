@@ -114,6 +114,7 @@ struct alignas(64) Worker {
   std::optional<double> trained_before;
   absl::Time step_seen = absl::InfinitePast();  // when progress.step last grew
   std::vector<absl::Duration> step_times;       // the newest ones, at most kStepTimes
+  absl::Duration first_step;                    // from its state to its generation's first commit
   static constexpr size_t kStepTimes = 15;
   std::string lost_peer;  // the incarnation that peer_lost names; empty: none
   std::string verdict;

@@ -101,6 +101,10 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
     worker.progress_counter = heartbeat.progress_counter();
     worker.progress_moved = context.now;
   }
+  if (heartbeat.has_since_restored() && heartbeat.has_since_first_commit()) {
+    worker.first_step =
+        FromProto(heartbeat.since_restored()) - FromProto(heartbeat.since_first_commit());
+  }
   worker.waits = heartbeat.waiting_for() != 0;
   worker.heartbeat = heartbeat;
   if (!heartbeat.has_progress()) return;

@@ -119,7 +119,10 @@ class AttentionKernelBase : public CpuKernel {
     context.pool->Run([&](int index) {
       float* scratch = context.At<float>(operands_.scratch) + floats * index;
       const auto [begin, end] = PartOf(shape_.batch * shape_.heads, index, threads_);
-      for (int64_t unit = begin; unit < end; ++unit) run(HeadAt(context, unit), scratch);
+      for (int64_t unit = begin; unit < end; ++unit) {
+        run(HeadAt(context, unit), scratch);
+        context.pool->Moved();
+      }
     });
   }
 

@@ -181,6 +181,7 @@ void Gemm::RunRowsFirst(const Operands& operands, int64_t row_begin, int64_t row
   }
   float* const packed_a = scratch + a_pack_offset_;
   for (int64_t row = row_begin; row < row_end; row += row_block_) {
+    operands.pool->Moved();
     const int64_t end = std::min(row + row_block_, row_end);
     // The tiles of a strip ask for the next one, each for its part, where its rows are whole.
     const bool asks = a_k_ == 1 && row_block_ == height && end < row_end;
@@ -252,6 +253,7 @@ void Gemm::RunBlock(const Operands& operands, int64_t p, int64_t row_begin, int6
     }
   }
   tile->b_stride = pack_ ? width : b_stride_;
+  operands.pool->Moved();
 }
 
 void Gemm::Run(const void* a, const void* b, float* c, bool accumulate,
@@ -410,6 +412,7 @@ void Gemm::RunOn(Operands operands, const GemmEpilogue& epilogue, float* scratch
     operands.epilogue = {epilogue.bias, epilogue.residual, shape_.n,
                          epilogue.relu, epilogue.mask,     shape_.n};
   }
+  operands.pool = pool;
   const int64_t tile_rows = DivideUp(m_, simd_.tile_rows);
   const int64_t panels = DivideUp(n_, simd_.tile_columns);
   // The longer side is cut, at tile borders.

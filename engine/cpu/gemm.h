@@ -94,6 +94,7 @@ class Gemm {
     int64_t c_stride;
     bool accumulate;
     TileEpilogue epilogue;
+    const ThreadPool* pool = nullptr;
   };
   // Rows and panels of one thread, with its part of the scratch: blocks of B that are packed as a
   // whole, k block after k block; for each the blocks of rows of A.

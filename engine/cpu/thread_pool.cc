@@ -50,6 +50,7 @@ void ThreadPool::Serve(int index) {
 
 void ThreadPool::Run(absl::FunctionRef<void(int)> part) {
   FlushDenormals();
+  Moved();
   if (workers_.empty()) {
     part(0);
     return;

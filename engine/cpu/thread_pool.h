@@ -29,6 +29,14 @@ class ThreadPool {
   // of these threads flushes denormals (device/numerics.h) from then on. Allocates nothing.
   void Run(absl::FunctionRef<void(int)> part);
 
+  // Has Run and Moved count in `moves` from now on, which outlives this; null: nobody counts.
+  void CountIn(std::atomic<int64_t>* moves) { moves_ = moves; }
+  // Some of what a part does is done: one that takes seconds is seen to get on. On any of the
+  // threads within Run.
+  void Moved() const {
+    if (moves_ != nullptr) moves_->fetch_add(1, std::memory_order_relaxed);
+  }
+
  private:
   void Serve(int index);
 
@@ -37,6 +45,7 @@ class ThreadPool {
   std::atomic<uint32_t> left_{0};
   std::atomic<bool> stop_{false};
   const absl::FunctionRef<void(int)>* part_ = nullptr;  // written before round_ changes
+  std::atomic<int64_t>* moves_ = nullptr;               // likewise
 };
 
 // The slice [first, second) of `count` units of part `index` of `parts`.

@@ -36,6 +36,7 @@ PlanExecutor::PlanExecutor(std::shared_ptr<const CompiledPlan> plan, const Memor
       train_(Prepare(plan_->train(), plan_->targets())),
       evaluate_(Prepare(plan_->evaluate(), plan_->targets())),
       decode_(Prepare(plan_->decode(), plan_->targets())) {
+  pool_.CountIn(memory.moves);
   if (!plan_->spec().inference) MarkGradients();
   const Value sums = plan_->evaluate().graph.outputs()[0].second;
   eval_sums_ =

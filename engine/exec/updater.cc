@@ -351,6 +351,7 @@ void Updater::ApplyElementwise(const Optimizer::Update& update, Slices reduced, 
       ForPieces(reduced, target.begin, target.begin + target.count,
                 [&](const float* data, int64_t at, int64_t count) {
                   const auto [first, last] = CutPart(count, index, pool->threads());
+                  pool->Moved();
                   if (first < last) {
                     ApplyRange(update, target, data + first, at + first, last - first);
                   }

@@ -2,8 +2,8 @@
 // Where the main thread writes how far it is, for the telemetry thread to read. Writing costs a few
 // stores and never waits.
 //
-// Thread-safety: one writer (the main thread), any readers. Values of one Read may come from two
-// neighbouring steps.
+// Thread-safety: one writer (the main thread; of `moves` any thread), any readers. Values of one
+// Read may come from two neighbouring steps.
 #ifndef LOCKSTEP_WORKER_CONTROL_PROGRESS_BOARD_H_
 #define LOCKSTEP_WORKER_CONTROL_PROGRESS_BOARD_H_
 
@@ -32,7 +32,8 @@ struct ProgressBoard {
   std::atomic<double> samples_per_second{0};
   std::atomic<int> phase{PHASE_UNSPECIFIED};
   std::atomic<int> activity{ACTIVITY_UNSPECIFIED};
-  // Counts everything that moves on: steps, shards, evaluation blocks, phases.
+  // Counts everything that moves on: steps, shards, evaluation blocks, phases, and pieces of what
+  // takes long, which other threads count too.
   std::atomic<int64_t> moves{0};
 
   // Generation `number` begins.
@@ -49,9 +50,7 @@ struct ProgressBoard {
   // Says what the worker is at within a step.
   void Do(Activity next) { activity.store(next, std::memory_order_relaxed); }
   // Something moved on; the watch for stalls starts again.
-  void Moved() {
-    moves.store(moves.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  }
+  void Moved() { moves.fetch_add(1, std::memory_order_relaxed); }
   void Read(Progress* progress) const {
     progress->set_step(step.load(std::memory_order_relaxed));
     progress->set_total_steps(total_steps.load(std::memory_order_relaxed));

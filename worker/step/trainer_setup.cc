@@ -68,6 +68,7 @@ absl::Status Trainer::Reserve(Transport* transport) {
   vector_ = std::make_unique<StepVector>(shards, plan.gradient_count(), &transport->vectors());
   LS_ASSIGN_OR_RETURN(std::vector<float*> buffers, vector_->Reserve(compiled_.gradient_buffers));
   engine::Memory memory{state_, nullptr};
+  memory.moves = &board_->moves;
   if (plan.spec().device == engine::DeviceKind::kCuda) {
     LS_ASSIGN_OR_RETURN(memory.gpu_limit, vector_->GpuLimit(compiled_.job.resources().gpu_memory(),
                                                             compiled_.gradient_buffers));

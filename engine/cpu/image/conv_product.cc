@@ -88,6 +88,7 @@ void PatchProduct::Run(const float* x, const float* panels, const ImageValues& y
     for (int64_t chunk = part.first_chunk; chunk < part.last_chunk; ++chunk) {
       RunChunk(x, panels, y, epilogue, chunk, part,
                scratch + thread_floats_ * static_cast<size_t>(index));
+      pool->Moved();
     }
   });
 }
@@ -325,6 +326,7 @@ const float* PatchOuterProduct::Run(const void* dy, const void* x, float* scratc
     const auto [begin, end] = PartOf(sum_stride_ / width, index, static_cast<int>(threads_));
     if (begin == end) return;
     for (int64_t p0 = 0; p0 < pixels_; p0 += chunk_) {
+      pool->Moved();
       const int64_t p1 = std::min(p0 + chunk_, pixels_);
       Tile tile;
       const int64_t pairs = (p1 - p0) / 2;

@@ -66,6 +66,7 @@ void DirectConv::RunPooled(const float* x, const float* filters, const float* bi
     row.filters = g_.filters;
     const auto [begin, end] = PartOf(g_.images, index, threads_);
     for (int64_t image = begin; image < end; ++image) {
+      pool->Moved();
       CopyImage(x + image * g_.height * g_.width * g_.channels, padded);
       for (int64_t r = 0; r < rows(); ++r) {
         const int64_t at = (image * rows() + r) * columns() * g_.filters;
@@ -101,6 +102,7 @@ void DirectConv::RunWeightGradient(const float* dy, const int32_t* places, const
     gradient.run = run();
     gradient.sum = scratch;
     for (int64_t image = 0; image < g_.images; ++image) {
+      pool->Moved();
       CopyImage(x + image * g_.height * g_.width * g_.channels, padded);
       gradient.dy = dy + image * pooled;
       gradient.places = places + image * pooled;

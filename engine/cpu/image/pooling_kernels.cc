@@ -98,7 +98,10 @@ class PoolKernel : public CpuKernel {
   void Run(const RunContext& context) const override {
     context.pool->Run([&](int index) {
       const auto [begin, end] = PartOf(node_.pool.images(), index, context.pool->threads());
-      for (int64_t image = begin; image < end; ++image) kBody(node_, context, image);
+      for (int64_t image = begin; image < end; ++image) {
+        kBody(node_, context, image);
+        context.pool->Moved();
+      }
     });
   }
 
@@ -176,7 +179,10 @@ class ImageKernel : public CpuKernel {
     float* out = context.At<float>(node_.operands.outputs[0]);
     context.pool->Run([&](int index) {
       const auto [begin, end] = PartOf(node_.images, index, context.pool->threads());
-      for (int64_t image = begin; image < end; ++image) kBody(node_, in, out, image);
+      for (int64_t image = begin; image < end; ++image) {
+        kBody(node_, in, out, image);
+        context.pool->Moved();
+      }
     });
   }
 

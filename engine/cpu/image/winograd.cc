@@ -208,6 +208,7 @@ void WinogradProduct::Run(const float* x, const float* u, const TileEpilogue& ep
       TransformInput(x, chunk, zeros, v);
       Multiply(v, u, chunk.end, 0, kElements, m);
       PutChunk(m, chunk, epilogue, result);
+      pool->Moved();
     }
   });
 }
