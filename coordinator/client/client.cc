@@ -47,7 +47,10 @@ class GrpcClient : public Client {
 
   absl::StatusOr<SubmitJobResponse> SubmitJob(const SubmitJobRequest& request,
                                               absl::Duration timeout) override {
-    return Call<SubmitJobResponse>(&Coordinator::Stub::SubmitJob, request, timeout);
+    return Call<SubmitJobResponse>(
+        &Coordinator::Stub::SubmitJob, request, timeout,
+        "; the job may have been accepted all the same: look for it with "
+        "`launcher list` before you submit it again");
   }
   absl::StatusOr<ListJobsResponse> ListJobs(const ListJobsRequest& request,
                                             absl::Duration timeout) override {
@@ -174,16 +177,16 @@ class GrpcClient : public Client {
   // was carried out before it broke off is done, and no refusal. Over TCP the first try does not
   // wait: what TLS has against the connection is said at once.
   template <typename Response, typename Request>
-  absl::StatusOr<Response> Call(grpc::Status (Coordinator::Stub::*method)(grpc::ClientContext*,
-                                                                          const Request&,
-                                                                          Response*),
-                                const Request& request, absl::Duration timeout) {
+  absl::StatusOr<Response> Call(
+      grpc::Status (Coordinator::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+      const Request& request, absl::Duration timeout, const std::string& of_unanswered = "") {
     Clock* const clock = Clock::Real();
     // When one of several has ended it takes the next one a while to lead.
     if (route_->several()) timeout = std::max(timeout, kUntilOneLeads);
     const absl::Time deadline = clock->Now() + timeout;
     grpc::Status status;
-    std::string refusal;  // the coordinator's own
+    std::string refusal;      // the coordinator's own
+    bool unanswered = false;  // a coordinator was asked, and then no more heard of
     for (int attempt = 0; attempt == 0 || clock->Now() < deadline; ++attempt) {
       const Route::Way way = route_->Now();
       const absl::Duration left = deadline - clock->Now();
@@ -209,11 +212,14 @@ class GrpcClient : public Client {
       }
       route_->Ended(way, status, context);
       const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+      const bool refused = absl::StartsWith(status.error_message(), "the coordinator ");
+      unanswered |= late ? way.channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY
+                         : NobodyServed(status) && !refused && !IsNotConnected(status);
       if (!NobodyServed(status) && !(late && route_->several())) {
         if (attempt > 0 && IsAlreadySo(FromGrpc(status))) return response;
         break;
       }
-      if (absl::StartsWith(status.error_message(), "the coordinator ")) {
+      if (refused) {
         refusal = absl::StrCat(": ", status.error_message());
       } else if (attempt == 0) {
         LS_RETURN_IF_ERROR(ExplainConnection(
@@ -226,8 +232,8 @@ class GrpcClient : public Client {
     }
     if (NobodyServed(status) || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       return absl::UnavailableError(absl::StrCat("no coordinator answers at ", options_.address,
-                                                 " within ", absl::FormatDuration(timeout),
-                                                 refusal));
+                                                 " within ", absl::FormatDuration(timeout), refusal,
+                                                 unanswered ? of_unanswered : ""));
     }
     return FromGrpc(status);
   }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "common/already_so.h"
 
 namespace lockstep::coordinator {
@@ -35,6 +36,13 @@ inline bool NobodyServed(const grpc::Status& status) {
          status.error_code() == grpc::StatusCode::CANCELLED ||
          (status.error_code() == grpc::StatusCode::UNKNOWN &&
           status.error_message() == "Stream removed");
+}
+
+// Returns whether there was no connection to make a call on that nobody served.
+inline bool IsNotConnected(const grpc::Status& status) {
+  const std::string& why = status.error_message();
+  return absl::StartsWith(why, "failed to connect") || absl::StartsWith(why, "DNS resolution") ||
+         absl::StrContains(why, "name resolution");
 }
 
 // The metadata key under which every call carries its token.

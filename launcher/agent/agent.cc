@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/agent/agent.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <utility>
 #include <variant>
@@ -98,6 +100,18 @@ void AgentImpl::WatchHealth() {
   HealthWatch::Options watch;
   watch.folders.push_back(state_folder_);
   if (!options_.runs_dir.empty()) watch.folders.push_back(options_.runs_dir);
+  struct stat began {};
+  const bool known = ::stat(state_folder_.c_str(), &began) == 0;
+  watch.examine_disk = [own = state_folder_, began, known](const std::string& folder) {
+    struct stat now {};
+    const bool same = folder != own || !known ||
+                      (::stat(folder.c_str(), &now) == 0
+                           ? now.st_ino == began.st_ino && now.st_dev == began.st_dev
+                           : errno != ENOENT);
+    if (same) return ExamineDisk(folder, /*own=*/true);
+    return absl::StrCat("the agent's folder ", folder,
+                        " was removed: start the agent again, with the token it had at first");
+  };
   watch.again = options_.health_again;
   watch.examine_gpus = GpuTrial(gpus_, options_.spawner, options_.worker_program);
   health_ = std::make_unique<HealthWatch>(std::move(watch));

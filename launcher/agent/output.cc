@@ -60,6 +60,7 @@ std::vector<std::string> LastLines::Get() const {
 void LogFile::Use(UniqueFd fd, std::string path) {
   fd_ = std::move(fd);
   path_ = std::move(path);
+  missing_ = 0;
 }
 
 void LogFile::CutOff(size_t bytes) const {
@@ -71,29 +72,51 @@ void LogFile::CutOff(size_t bytes) const {
   }
 }
 
-absl::Status LogFile::Append(std::string_view lines, size_t* logged) {
-  const auto count = [logged](std::string_view there) {
-    if (logged != nullptr) *logged = static_cast<size_t>(std::ranges::count(there, '\n'));
-  };
-  count("");
-  if (!fd_.valid()) return absl::OkStatus();
-  std::string_view rest = lines;
-  while (!rest.empty()) {
-    const ssize_t n = ::write(fd_.get(), rest.data(), rest.size());
+int LogFile::Write(std::string_view text, size_t* written) {
+  for (*written = 0; *written < text.size();) {
+    const ssize_t n = ::write(fd_.get(), text.data() + *written, text.size() - *written);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      absl::Status failed =
-          ErrnoStatus(errno, absl::StrCat("cannot write ", path_, " (the job goes on without it)"));
-      const std::string_view written = lines.substr(0, lines.size() - rest.size());
-      count(written);
-      CutOff(written.size() - (written.rfind('\n') + 1));  // npos + 1 is 0
-      fd_.reset();
-      return failed;
+      const int error = errno;
+      const std::string_view there = text.substr(0, *written);
+      *written = there.rfind('\n') + 1;  // npos + 1 is 0
+      CutOff(there.size() - *written);
+      return error;
     }
-    rest.remove_prefix(static_cast<size_t>(n));
+    *written += static_cast<size_t>(n);
   }
-  count(lines);
-  return absl::OkStatus();
+  return 0;
+}
+
+absl::Status LogFile::Append(std::string_view lines, size_t* logged) {
+  const auto count = [](std::string_view text) {
+    return static_cast<size_t>(std::ranges::count(text, '\n'));
+  };
+  if (logged != nullptr) *logged = 0;
+  if (!fd_.valid()) return absl::OkStatus();
+  const bool was_full = missing_ > 0;
+  size_t written = 0;
+  int error = 0;
+  if (was_full) {
+    error = Write(absl::StrCat("[", missing_, missing_ == 1 ? " line is" : " lines are",
+                               " missing here: the disk was full]\n"),
+                  &written);
+    if (error == 0) missing_ = 0;
+    written = 0;
+  }
+  if (error == 0) error = Write(lines, &written);
+  const size_t there = count(lines.substr(0, written));
+  if (logged != nullptr) *logged = there;
+  if (error == 0) return absl::OkStatus();
+  const bool full = error == ENOSPC || error == EDQUOT;
+  if (full) {
+    missing_ += static_cast<int64_t>(count(lines) - there);
+  } else {
+    fd_.reset();
+  }
+  if (full && was_full) return absl::OkStatus();
+  return ErrnoStatus(error, absl::StrCat("cannot write ", path_, " (the job goes on without it",
+                                         full ? ", until there is room)" : ")"));
 }
 
 void ForwardBudget::Fill(absl::Time now) {

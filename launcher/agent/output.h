@@ -53,25 +53,29 @@ class LastLines {
   std::deque<std::string> lines_[2];
 };
 
-// One log file, appended to. After the first failure nothing is written any more, so that a full
-// disk costs the log and not the training.
+// One log file, appended to. A disk that fails costs the log and not the training: on a full one
+// lines are left out until there is room again, and the file says how many; after another failure
+// nothing is written any more.
 class LogFile {
  public:
   // Appends to `fd` from here on; `path` is what messages call it.
   void Use(UniqueFd fd, std::string path);
   // -1: it has none, or not any more.
   int fd() const { return fd_.get(); }
-  // Appends lines, each with its "\n". Errors: as of write(2), once; ResourceExhausted for a full
-  // disk. `logged`, unless it is null: how many of the lines are in the file; the part of the next
-  // one that was written is taken out again.
+  // Appends lines, each with its "\n". Errors: as of write(2), each that follows on success once;
+  // ResourceExhausted for a full disk. `logged`, unless it is null: how many of the lines are in
+  // the file; the part of the next one that was written is taken out again.
   absl::Status Append(std::string_view lines, size_t* logged = nullptr);
 
  private:
+  // Writes all of `text`. Returns an errno, or 0. Sets `written` to how many bytes are there.
+  int Write(std::string_view text, size_t* written);
   // The last `bytes` that were written are a part of a line.
   void CutOff(size_t bytes) const;
 
   std::string path_;
   UniqueFd fd_;
+  int64_t missing_ = 0;  // lines since the disk was full
 };
 
 // How many bytes of log lines may still be forwarded: a bucket that fills over time.

@@ -17,6 +17,7 @@
 #include "common/already_so.h"
 #include "common/thread.h"
 #include "coordinator/client/grpc_status.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -50,6 +51,10 @@ class ScriptedCoordinator : public Coordinator::Service {
   }
   grpc::Status CancelJob(grpc::ServerContext*, const CancelJobRequest*,
                          CancelJobResponse*) override {
+    return Next();
+  }
+  grpc::Status SubmitJob(grpc::ServerContext*, const SubmitJobRequest*,
+                         SubmitJobResponse*) override {
     return Next();
   }
   std::vector<absl::Status> answers;  // not changed while a call is made
@@ -108,6 +113,23 @@ TEST_F(RepeatedCallTest, OtherRefusalsStayThose) {
   EXPECT_TRUE(absl::IsFailedPrecondition(
       Undrain({broken, absl::FailedPreconditionError("'h' is the host of 2 nodes")})));
   EXPECT_TRUE(absl::IsNotFound(Undrain({broken, absl::NotFoundError("there is no node n")})));
+}
+
+// Who submits again by hand has another request id, and the job a second time.
+TEST_F(RepeatedCallTest, AJobThatMayHaveBeenAcceptedIsSaidToBe) {
+  const auto submit = [this] {
+    return std::string(Client::Create(options_)
+                           ->SubmitJob(SubmitJobRequest(), absl::Seconds(1))
+                           .status()
+                           .message());
+  };
+  coordinator_.answers.assign(1000, absl::UnavailableError("Socket closed"));
+  EXPECT_THAT(submit(), testing::HasSubstr("may have been accepted all the same"));
+  coordinator_.answers.assign(1000, absl::UnavailableError("the coordinator is starting"));
+  coordinator_.calls = 0;
+  EXPECT_THAT(submit(), testing::Not(testing::HasSubstr("may have been accepted")));
+  options_.address += "-nobody";
+  EXPECT_THAT(submit(), testing::Not(testing::HasSubstr("may have been accepted")));
 }
 
 }  // namespace

@@ -60,6 +60,18 @@ class Unhealthy(Nodes):
         self.assertEqual(int(status["restarts"]), 0)
         self.assertNotEqual(good, bad)
 
+    def test_a_node_whose_state_folder_was_removed_takes_no_work(self):
+        bad = self.join("bad", 1, LOCKSTEP_HEALTH_AGAIN="1h")
+        self.await_state(bad, "up")
+        os.rename(os.path.join(self.dir, "bad"), os.path.join(self.dir, "was_bad"))
+        os.mkdir(os.path.join(self.dir, "bad"))
+        job = self.submit(self.job_file(nodes=1, nproc=1, steps=20))
+        self.assertIn("was removed: start the agent again", self.await_state(bad, "unhealthy")["reason"])
+        self.join("good", 1)
+        status = wait_until(lambda: (s := self.describe(job)["status"])["state"] == "SUCCEEDED" and s, 60,
+                            "it runs elsewhere")
+        self.assertEqual(int(status["restarts"]), 0)
+
     def test_a_read_only_disk(self):
         disk = os.path.join(self.dir, "disk")
         self.mount(disk, "size=160m")

@@ -2,6 +2,8 @@
 #include "launcher/agent/output.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -126,6 +128,24 @@ TEST(LogFileTest, AFullDiskIsSaidOnce) {
   log.Use(UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)), "/dev/full");
   EXPECT_TRUE(absl::IsResourceExhausted(log.Append("x\n")));
   EXPECT_TRUE(log.Append("y\n").ok());
+}
+
+TEST(LogFileTest, LinesGoOnWhenThereIsRoomAgain) {
+  LogFile log;
+  const int fd = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+  log.Use(UniqueFd(fd), "/dev/full");
+  size_t logged = 9;
+  EXPECT_TRUE(absl::IsResourceExhausted(log.Append("a\nb\n", &logged)));
+  EXPECT_EQ(logged, 0u);
+  EXPECT_TRUE(log.Append("c\n").ok());
+  const UniqueFd room(::memfd_create("log", MFD_CLOEXEC));
+  ASSERT_GE(::dup3(room.get(), fd, O_CLOEXEC), 0);
+  EXPECT_TRUE(log.Append("d\n", &logged).ok());
+  EXPECT_EQ(logged, 1u);
+  EXPECT_TRUE(log.Append("e\n").ok());
+  char text[100] = {};
+  ASSERT_GT(::pread(room.get(), text, sizeof(text) - 1, 0), 0);
+  EXPECT_STREQ(text, "[3 lines are missing here: the disk was full]\nd\ne\n");
 }
 
 TEST(ChosenRunFolderTest, TheUsersWishesComeFirst) {
