@@ -272,6 +272,16 @@ void UpdateKill(Context& context, Job& job) {
   context.touched_jobs.insert(job.id);
 }
 
+bool AwaitsLastWords(const Context& context, const Job& job) {
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    if (slot.vacant() || !slot.worker->exited || slot.worker->session == 0) return false;
+    const Worker& worker = *slot.worker;
+    const bool spoke = worker.failed || worker.verdict_serial != 0;
+    const bool fails = worker.exited->signal() == 0 && worker.exited->exit_code() != 0;
+    return fails && !spoke && context.now < worker.failed_at + kCulpritWait;
+  });
+}
+
 void ConcludeFailure(Context& context, Job& job) {
   if (job.ending->decided) return;
   std::vector<const Worker*> suspects = Suspects(job);

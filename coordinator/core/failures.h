@@ -51,6 +51,10 @@ void ForgetSilentLinks(Job& job);
 // a little later when only victims have spoken.
 void UpdateKill(Context& context, Job& job);
 
+// Returns whether what a worker said before its end may still come: its agent's report of that may
+// be ahead of it. No longer than a moment, and no more when its connection has ended.
+bool AwaitsLastWords(const Context& context, const Job& job);
+
 // Puts the first failure, its cause and its victims into the job: fault, reason, exit code.
 void ConcludeFailure(Context& context, Job& job);
 

@@ -304,7 +304,10 @@ void AdvanceEnding(Context& context, Job& job) {
   if (ending.target == FAILED) UpdateKill(context, job);
   const bool waited = context.now >= ending.deadline && !context.state.held_since;
   if (!AllGone(job) && !waited) return;
-  if (ending.target == FAILED) ConcludeFailure(context, job);
+  if (ending.target == FAILED) {
+    if (!waited && AwaitsLastWords(context, job)) return;
+    ConcludeFailure(context, job);
+  }
   EndJob(context, job);
 }
 

@@ -282,6 +282,7 @@ void OnWorkerGone(Context& context, const WorkerGone& event) {
     if (worker != nullptr && worker->session == event.session) {
       worker->session = 0;
       worker->ready.reset();  // it says so again when it is back
+      if (job->ending) context.touched_jobs.insert(job->id);
     }
   }
   context.state.worker_sessions.erase(known);
