@@ -2,6 +2,7 @@
 #include "worker/control/run_record.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/json.h"
 #include "common/log.h"
@@ -37,35 +39,62 @@ absl::StatusOr<off_t> WholeLines(int fd, off_t bytes, const std::string& path) {
   return 0;
 }
 
+// The bytes up to the last end of a line or record among `bytes`.
+size_t WholeBytes(std::string_view bytes, size_t record_bytes) {
+  if (record_bytes > 0) return bytes.size() - bytes.size() % record_bytes;
+  return bytes.rfind('\n') + 1;  // npos + 1 is 0
+}
+
+// How many lines or records there are.
+int64_t CountOf(std::string_view bytes, size_t record_bytes) {
+  if (record_bytes > 0) return static_cast<int64_t>(bytes.size() / record_bytes);
+  return std::ranges::count(bytes, '\n');
+}
+
+std::string Counted(int64_t count, size_t record_bytes) {
+  const char* const one = record_bytes > 0 ? "record" : "line";
+  return absl::StrCat(count, " ", one, count == 1 ? " is" : "s are");
+}
+
+// Cuts off the half line or record of one who was killed or whose disk was full, so that what
+// follows is whole. Returns the bytes that are left. Errors: those of reading and cutting.
+absl::StatusOr<off_t> CutHalf(int fd, size_t record_bytes, const std::string& path) {
+  const off_t bytes = ::lseek(fd, 0, SEEK_END);
+  if (bytes < 0) return ErrnoStatus(errno, absl::StrCat("seek ", path));
+  off_t whole = 0;
+  if (record_bytes > 0) {
+    whole = bytes - bytes % static_cast<off_t>(record_bytes);
+  } else {
+    LS_ASSIGN_OR_RETURN(whole, WholeLines(fd, bytes, path));
+  }
+  if (whole < bytes && ::ftruncate(fd, whole) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cut ", path));
+  }
+  return whole;
+}
+
 }  // namespace
 
-void RunRecord::SetWriter(bool writes, bool remembered) {
-  // Nobody writes before what was half written is looked for.
+RunRecord::~RunRecord() {
   absl::MutexLock files(&file_mu_);
-  WriteCollected();
-  std::string metrics, ledger;
-  bool wrote;
-  {
-    absl::MutexLock lock(&mu_);
-    wrote = std::exchange(writes_, writes);
+  for (const Output* output : {&metrics_file_, &ledger_file_}) {
+    const int64_t lost = output->lost + CountOf(output->kept, output->record_bytes);
+    if (lost == 0) continue;
+    LS_LOG_WARNING << PathOf(*output) << ": " << Counted(lost, output->record_bytes)
+                   << " given up, for which there was no room";
   }
-  // Others may have written meanwhile, and cut off what was half written.
-  for (Output* output : {&metrics_file_, &ledger_file_}) {
-    if (wrote) break;
-    output->fd.reset();
-    output->begun = 0;
-  }
+}
+
+void RunRecord::SetWriter(bool writes, bool remembered) {
+  absl::MutexLock lock(&mu_);
+  EndPiece();
+  writes_ = writes;
   if (!remembered) return;
-  {
-    absl::MutexLock lock(&mu_);
-    for (const Piece& piece : pieces_) {
-      metrics += piece.metrics;
-      ledger += piece.ledger;
-    }
-    pieces_.clear();
+  for (const Piece& piece : pieces_) {
+    owed_.metrics += piece.metrics;
+    owed_.ledger += piece.ledger;
   }
-  Append(&metrics_file_, metrics);
-  Append(&ledger_file_, ledger);
+  pieces_.clear();
 }
 
 bool RunRecord::WantsStep(int64_t step) const {
@@ -80,7 +109,7 @@ void RunRecord::Step(int64_t step, double epoch, double loss, double learning_ra
   line.Add("lr", learning_rate).Add("samples", samples);
   if (loss_scale > 0) line.Add("loss_scale", loss_scale).Add("skipped", overflow);
   absl::MutexLock lock(&mu_);
-  absl::StrAppend(&metrics_, line.Done(), "\n");
+  Collect(absl::StrCat(line.Done(), "\n"), &collected_.metrics, &collected_.lost_lines);
 }
 
 namespace {
@@ -103,7 +132,7 @@ void RunRecord::Eval(const EvalResult& eval) {
     line.Raw("ema", average.Done());
   }
   absl::MutexLock lock(&mu_);
-  absl::StrAppend(&metrics_, line.Done(), "\n");
+  Collect(absl::StrCat(line.Done(), "\n"), &collected_.metrics, &collected_.lost_lines);
 }
 
 void RunRecord::Ledger(int64_t step, int shard, int64_t generation, uint64_t ids_hash) {
@@ -114,88 +143,105 @@ void RunRecord::Ledger(int64_t step, int shard, int64_t generation, uint64_t ids
   std::memcpy(record + 12, &generation32, 4);
   std::memcpy(record + 16, &ids_hash, 8);
   absl::MutexLock lock(&mu_);
-  ledger_.append(record, sizeof(record));
+  Collect({record, sizeof(record)}, &collected_.ledger, &collected_.lost_records);
+}
+
+void RunRecord::Collect(std::string_view bytes, std::string* collected, int64_t* lost) {
+  if (collected->size() + bytes.size() > kMostKept) {  // the disk has taken nothing for long
+    if (writes_) {
+      ++*lost;
+      return;
+    }
+    EndPiece();
+  }
+  collected->append(bytes);
+}
+
+void RunRecord::EndPiece() {
+  if (writes_) {
+    owed_.metrics += collected_.metrics;
+    owed_.ledger += collected_.ledger;
+    owed_.lost_lines += collected_.lost_lines;
+    owed_.lost_records += collected_.lost_records;
+  } else if (!collected_.metrics.empty() || !collected_.ledger.empty()) {
+    // Where there is nothing, nothing makes room for it.
+    pieces_.push_back(std::move(collected_));
+    if (pieces_.size() > kPieces) pieces_.pop_front();
+  }
+  collected_ = {};
 }
 
 void RunRecord::Write() {
   absl::MutexLock files(&file_mu_);
-  WriteCollected();
-}
-
-void RunRecord::WriteCollected() {
-  std::string metrics, ledger;
+  Piece owed;
   {
     absl::MutexLock lock(&mu_);
-    metrics.swap(metrics_);
-    ledger.swap(ledger_);
-    if (!writes_) {
-      if (metrics.empty() && ledger.empty()) return;  // nothing for others to make room for
-      pieces_.push_back({std::move(metrics), std::move(ledger)});
-      if (pieces_.size() > kPieces) pieces_.pop_front();
-      return;
+    EndPiece();
+    owed = std::exchange(owed_, {});
+  }
+  Append(&metrics_file_, owed.metrics, owed.lost_lines);
+  Append(&ledger_file_, owed.ledger, owed.lost_records);
+}
+
+std::string RunRecord::PathOf(const Output& output) const {
+  return absl::StrCat(run_dir_, "/", output.name);
+}
+
+void RunRecord::Append(Output* output, const std::string& bytes, int64_t lost) {
+  output->kept += bytes;
+  output->lost += lost;
+  const std::string path = PathOf(*output);
+  if (!output->kept.empty()) {
+    const absl::Status written = WriteKept(path, output);
+    if (!written.ok() && !std::exchange(output->failing, true)) {
+      LS_LOG_WARNING << written.message()
+                     << "; training goes on, and it is tried again: make room there";
     }
   }
-  Append(&metrics_file_, metrics);
-  Append(&ledger_file_, ledger);
+  if (!output->kept.empty()) {
+    output->fd.reset();
+    const std::string_view most = std::string_view(output->kept).substr(0, kMostKept);
+    const std::string_view kept = most.substr(0, WholeBytes(most, output->record_bytes));
+    output->lost +=
+        CountOf(std::string_view(output->kept).substr(kept.size()), output->record_bytes);
+    output->kept.resize(kept.size());
+    return;
+  }
+  const bool again = std::exchange(output->failing, false);
+  if (const int64_t missing = std::exchange(output->lost, 0); missing > 0) {
+    LS_LOG_WARNING << path << " is written" << (again ? " again" : "") << ", but "
+                   << Counted(missing, output->record_bytes)
+                   << " missing, which the disk did not take in time";
+  } else if (again) {
+    LS_LOG_INFO << path << " is written again";
+  }
 }
 
-void RunRecord::NoteFailing(Output* output, const absl::Status& why) {
-  if (std::exchange(output->failing, true)) return;
-  LS_LOG_WARNING << why.message() << "; training goes on, and it is tried again: make room there";
-}
-
-absl::Status RunRecord::Open(const std::string& path, Output* output) {
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  const off_t bytes = ::lseek(fd.get(), 0, SEEK_END);
-  if (bytes < 0) return ErrnoStatus(errno, absl::StrCat("seek ", path));
-  off_t whole = 0;
-  if (output->record_bytes > 0) {
-    whole = bytes - bytes % static_cast<off_t>(output->record_bytes);
-  } else {
-    LS_ASSIGN_OR_RETURN(whole, WholeLines(fd.get(), bytes, path));
+absl::Status RunRecord::WriteKept(const std::string& path, Output* output) {
+  if (!output->fd.valid()) {
+    output->fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    if (!output->fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
   }
-  if (whole < bytes && ::ftruncate(fd.get(), whole) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("cut ", path));
+  const int fd = output->fd.get();
+  // Two ranks may write: one what it owes, the other what follows. Where there are no locks they
+  // most probably do not at the same time.
+  while (::flock(fd, LOCK_EX) != 0 && errno == EINTR) {
   }
-  output->fd = std::move(fd);
-  return absl::OkStatus();
-}
-
-void RunRecord::Append(Output* output, const std::string& bytes) {
-  // Whole batches alone are left out, so that lines and records stay whole.
-  if (output->kept.size() + bytes.size() <= kMostKept) {
-    output->kept += bytes;
-  } else {
-    output->lossy = true;
+  const absl::Cleanup unlock = [fd] { ::flock(fd, LOCK_UN); };
+  std::string& kept = output->kept;
+  LS_ASSIGN_OR_RETURN(const off_t begin, CutHalf(fd, output->record_bytes, path));
+  absl::Status status;
+  size_t done = 0;
+  while (status.ok() && done < kept.size()) {
+    const ssize_t n = ::write(fd, kept.data() + done, kept.size() - done);
+    if (n >= 0) done += static_cast<size_t>(n);
+    if (n < 0 && errno != EINTR) status = ErrnoStatus(errno, absl::StrCat("write ", path));
   }
-  const std::string path = absl::StrCat(run_dir_, "/", output->name);
-  if (!output->kept.empty() && !output->fd.valid()) {
-    const absl::Status opened = Open(path, output);
-    if (!opened.ok()) return NoteFailing(output, opened);
-  }
-  size_t& done = output->begun;
-  while (done < output->kept.size()) {
-    const ssize_t n =
-        ::write(output->fd.get(), output->kept.data() + done, output->kept.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      NoteFailing(output, ErrnoStatus(errno, absl::StrCat("write ", path)));
-      break;
-    }
-    done += static_cast<size_t>(n);
-  }
-  size_t whole = 0;
-  if (output->record_bytes > 0) {
-    whole = done - done % output->record_bytes;
-  } else if (done > 0) {
-    whole = output->kept.rfind('\n', done - 1) + 1;
-  }
-  output->kept.erase(0, whole);
-  done -= whole;
-  if (!output->kept.empty() || !std::exchange(output->failing, false)) return;
-  LS_LOG_INFO << path << " is written again"
-              << (std::exchange(output->lossy, false) ? "; some of it is missing" : "");
+  const size_t whole = WholeBytes(std::string_view(kept).substr(0, done), output->record_bytes);
+  // Where that fails, who writes next does it.
+  if (whole < done) (void)!::ftruncate(fd, begin + static_cast<off_t>(whole));
+  kept.erase(0, whole);
+  return status;
 }
 
 }  // namespace lockstep::worker

@@ -16,14 +16,15 @@
 // ledger.bin: records of 24 bytes, little-endian: int64 step, int32 shard, int32 generation,
 // uint64 hash of the sample ids in the order in which they were read.
 //
-// Thread-safety: Step, Eval and Ledger are called by the main thread and only fill a buffer; Write
-// is called by the telemetry thread, SetWriter by the main thread.
+// Thread-safety: thread-safe. Step, Eval, Ledger and SetWriter only fill a buffer and wait for no
+// disk; Write does.
 #ifndef LOCKSTEP_WORKER_CONTROL_RUN_RECORD_H_
 #define LOCKSTEP_WORKER_CONTROL_RUN_RECORD_H_
 
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <string_view>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -38,9 +39,12 @@ class RunRecord {
   // Of the run whose folder is `run_dir`. It remembers only, until SetWriter.
   RunRecord(const std::string& run_dir, int64_t total_steps)
       : run_dir_(run_dir), total_steps_(total_steps) {}
-  // Begins to write (the files are opened the first time), or ceases to after what there is was
-  // written. With `remembered`, what was remembered is written first. What cannot be opened or
-  // written is tried again with each Write, and costs no run.
+  RunRecord(const RunRecord&) = delete;
+  RunRecord& operator=(const RunRecord&) = delete;
+  // Says how much is given up, for which no Write found room.
+  ~RunRecord();
+  // From now on what is collected is to be written, or is remembered only. With `remembered`, what
+  // was remembered until now is to be written, too. The next Write does it.
   void SetWriter(bool writes, bool remembered);
 
   const std::string& run_dir() const { return run_dir_; }
@@ -53,17 +57,20 @@ class RunRecord {
   void Eval(const EvalResult& eval);
   void Ledger(int64_t step, int shard, int64_t generation, uint64_t ids_hash);
 
-  // Hands what has been collected to the file system. What a full disk or a limit does not take is
-  // kept, up to 8 MiB a file, and tried again by the next call: it is said, and never ends the run.
+  // Hands what is to be written to the file system; the files are opened the first time. What
+  // cannot be opened, or what a full disk or a limit does not take, is kept, up to 8 MiB a file,
+  // and tried again by the next call, also by one who is to write no more: it is said, and never
+  // ends the run. Blocks for the disk; what is collected meanwhile is 8 MiB a file at most, and
+  // what more there was is said.
   void Write();
 
  private:
-  // As Write does.
-  void WriteCollected() ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mu_);
   // What was collected between two calls of Write.
   struct Piece {
     std::string metrics;
     std::string ledger;
+    int64_t lost_lines = 0;  // left out: there were too many
+    int64_t lost_records = 0;
   };
   static constexpr size_t kPieces = 32;  // remembered: seconds, at some beats a second
   // A file that is added to.
@@ -71,19 +78,23 @@ class RunRecord {
     const char* name = nullptr;
     size_t record_bytes = 0;  // 0: it has lines
     UniqueFd fd;
-    std::string kept;      // whole lines or records, of which not all is in the file
-    size_t begun = 0;      // bytes of the first of them that are
+    std::string kept;      // whole lines or records that are not in the file
     bool failing = false;  // and that was said
-    bool lossy = false;    // lines or records are missing
+    int64_t lost = 0;      // lines or records that are given up
   };
   static constexpr size_t kMostKept = 8 << 20;
   static constexpr size_t kRecordBytes = 24;
-  void Append(Output* output, const std::string& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mu_);
-  // Opens it, and cuts off the half line or record of one who was killed or whose disk was full, so
-  // that what follows is whole.
-  static absl::Status Open(const std::string& path, Output* output);
-  // Says why, once until it is written again.
-  void NoteFailing(Output* output, const absl::Status& why);
+  // Adds to what is collected.
+  void Collect(std::string_view bytes, std::string* collected, int64_t* lost)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What is collected is to be written, or remembered.
+  void EndPiece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Append(Output* output, const std::string& bytes, int64_t lost)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mu_);
+  // Writes what is kept as far as the disk takes it, and leaves whole lines or records in the file.
+  absl::Status WriteKept(const std::string& path, Output* output)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mu_);
+  std::string PathOf(const Output& output) const;
 
   const std::string run_dir_;
   const int64_t total_steps_;
@@ -94,8 +105,8 @@ class RunRecord {
   absl::Mutex mu_;
   bool writes_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<Piece> pieces_ ABSL_GUARDED_BY(mu_);
-  std::string metrics_ ABSL_GUARDED_BY(mu_);
-  std::string ledger_ ABSL_GUARDED_BY(mu_);
+  Piece collected_ ABSL_GUARDED_BY(mu_);
+  Piece owed_ ABSL_GUARDED_BY(mu_);  // the next Write writes it
 };
 
 }  // namespace lockstep::worker

@@ -5,11 +5,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/file_limit.h"
@@ -74,18 +76,22 @@ TEST_F(RunRecordTest, RemembersTheNewestAndWritesThemWhenAsked) {
   record.Ledger(2, 0, 1, 22);
   EXPECT_FALSE(std::filesystem::exists(dir_ + "/ledger.bin"));
   record.SetWriter(false, true);
+  record.Write();
   EXPECT_EQ(Read("ledger.bin").size(), 2 * 24u);
   record.Ledger(3, 0, 2, 33);
   record.SetWriter(true, false);  // step 3 was somebody else's to write
+  record.Write();
   EXPECT_EQ(Read("ledger.bin").size(), 2 * 24u);
   record.Ledger(4, 0, 2, 44);
-  record.SetWriter(false, false);  // writes what it owes before
+  record.SetWriter(false, false);
+  record.Write();  // what it owed before
   EXPECT_EQ(Read("ledger.bin").size(), 3 * 24u);
   for (int64_t step = 5; step < 100; ++step) {
     record.Ledger(step, 0, 3, 0);
     record.Write();
   }
   record.SetWriter(true, true);
+  record.Write();
   EXPECT_LT(Read("ledger.bin").size(), 60 * 24u);  // the newest seconds alone
 }
 
@@ -95,7 +101,34 @@ TEST_F(RunRecordTest, RemembersTheNewestHoweverLongNothingFollows) {
   record.Ledger(1, 0, 1, 11);
   for (int i = 0; i < 100; ++i) record.Write();
   record.SetWriter(true, true);
+  record.Write();
   EXPECT_EQ(Read("ledger.bin").size(), 24u);
+}
+
+// However fast it trains: more than is kept of what a full disk does not take.
+TEST_F(RunRecordTest, WritesAllThatItRemembers) {
+  RunRecord record(dir_, 1000);
+  for (int64_t step = 1; step <= 9; ++step) {
+    for (int shard = 0; shard < (1 << 20) / 24; ++shard) record.Ledger(step, shard, 1, 0);
+    record.Write();
+  }
+  record.SetWriter(true, true);
+  record.Write();
+  EXPECT_EQ(Steps().size(), 9u * ((1 << 20) / 24));
+}
+
+// Nobody wrote for so long that what was collected took too much memory.
+TEST_F(RunRecordTest, SaysHowMuchIsMissing) {
+  RunRecord record(dir_, 1000);
+  record.SetWriter(true, false);
+  for (int64_t step = 1; step <= 350'000; ++step) record.Ledger(step, 0, 1, 0);
+  testing::internal::CaptureStderr();
+  record.Write();
+  const std::string said = testing::internal::GetCapturedStderr();
+  const size_t most = (8 << 20) / 24;
+  ASSERT_EQ(Steps().size(), most);
+  EXPECT_THAT(said, HasSubstr(absl::StrCat("ledger.bin is written, but ", 350'000 - most,
+                                           " records are missing")));
 }
 
 // The next one who writes may be on a host whose disk is full, or not there yet.
@@ -124,7 +157,7 @@ TEST_F(RunRecordTest, WhatTheDiskDidNotTakeComesLater) {
   }
   const std::string said = testing::internal::GetCapturedStderr();
   limit.reset();
-  EXPECT_EQ(Read("ledger.bin").size(), 1000u);
+  EXPECT_EQ(Read("ledger.bin").size(), 984u) << "whole records alone";
   EXPECT_THAT(said, HasSubstr("write " + dir_ + "/ledger.bin: File too large"));
   EXPECT_THAT(said, HasSubstr("files may have 1000 bytes: ulimit -f"));
   EXPECT_EQ(said.find("ledger.bin"), said.rfind("ledger.bin")) << "said once: " << said;
@@ -160,8 +193,8 @@ TEST_F(RunRecordTest, HalfARecordAndHalfALineAreCutOff) {
   }
 }
 
-// Another one wrote meanwhile, and cut off the half.
-TEST_F(RunRecordTest, WhoWritesAgainWritesTheRecordOfWhichTheDiskTookAPart) {
+// Who ceased to write goes on to try, and another one writes meanwhile.
+TEST_F(RunRecordTest, WhoWritesNoMoreStillWritesWhatTheDiskDidNotTake) {
   RunRecord first(dir_, 1000), second(dir_, 1000);
   first.SetWriter(true, false);
   {
@@ -169,16 +202,52 @@ TEST_F(RunRecordTest, WhoWritesAgainWritesTheRecordOfWhichTheDiskTookAPart) {
     first.Ledger(1, 0, 1, 11);
     first.Ledger(2, 0, 1, 22);
     first.SetWriter(false, false);
+    first.Write();
+    EXPECT_THAT(Steps(), ElementsAre(1)) << "whole records alone";
+    first.Ledger(3, 0, 2, 33);
+    first.Write();
   }
-  EXPECT_EQ(Read("ledger.bin").size(), 30u);
   second.SetWriter(true, false);
   second.Ledger(3, 0, 2, 33);
-  second.SetWriter(false, false);
+  second.Write();
   EXPECT_THAT(Steps(), ElementsAre(1, 3));
-  first.SetWriter(true, false);
-  first.Ledger(4, 0, 3, 44);
   first.Write();
+  EXPECT_THAT(Steps(), ElementsAre(1, 3, 2)) << "and not what is the other's to write";
+  second.Ledger(4, 0, 2, 44);
+  second.Write();
   EXPECT_THAT(Steps(), ElementsAre(1, 3, 2, 4));
+}
+
+// It is to write what was remembered, and nothing that follows.
+TEST_F(RunRecordTest, ASubstituteTriesUntilTheDiskTakesWhatItRemembers) {
+  RunRecord record(dir_, 1000);
+  record.Ledger(1, 0, 1, 11);
+  record.Step(1, 0.05, 1.5, 0.1, 3072);
+  {
+    const FileLimit limit(10);
+    record.SetWriter(false, true);
+    record.Write();
+    EXPECT_EQ(Read("ledger.bin"), "");
+    EXPECT_EQ(Read("metrics.jsonl"), "");
+  }
+  record.Write();
+  EXPECT_THAT(Steps(), ElementsAre(1));
+  EXPECT_THAT(Read("metrics.jsonl"), HasSubstr("\"step\":1,"));
+}
+
+// A worker that ends while there is no room.
+TEST_F(RunRecordTest, SaysAtTheEndWhatItGivesUp) {
+  auto record = std::make_unique<RunRecord>(dir_, 1000);
+  record->SetWriter(true, false);
+  {
+    const FileLimit limit(30);
+    for (int64_t step = 1; step <= 4; ++step) record->Ledger(step, 0, 1, 11);
+    record->Write();
+  }
+  testing::internal::CaptureStderr();
+  record.reset();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("/ledger.bin: 3 records are given up, for which there was no room"));
 }
 
 TEST_F(RunRecordTest, NumbersThatAreNotFiniteAreNull) {
