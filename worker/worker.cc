@@ -353,6 +353,7 @@ class Worker {
     const RecordWriter::Part part =
         record_writer_.InGeneration(generation, communicator->rank(), holders);
     record_->SetWriter(part.writes, part.remembered);
+    telemetry_->BeatSoon();
     return trainer_->RunGeneration(communicator, held, part.writes ? record_.get() : nullptr);
   }
 
@@ -394,8 +395,13 @@ class Worker {
             return absl::OkStatus();
           }));
     }
+    board_.Enter(SAVING);
+    LS_RETURN_IF_ERROR(WorkOnDisk(&board_, clock_, [&](const std::function<bool()>&) {
+      record_->Write();
+      return absl::OkStatus();
+    }));
     board_.Enter(FINISHED);
-    telemetry_->Flush();
+    telemetry_->Send();
     finished.set_peak_rss_bytes(PeakRssBytes());
     exit_ = link_.FinishAndWait(finished);
     if (!exit_.has_value() && link_.coordinator_lost()) return SayFarewell();

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "collectives/reduce.h"
 #include "common/clock.h"
@@ -62,37 +63,19 @@ void ReadRecorder(const FlightRecorder& recorder, absl::Time now, WorkerHeartbea
 
 }  // namespace
 
-Telemetry::Telemetry(const ProgressBoard* board, ControlLink* link, Clock* clock,
-                     absl::Duration interval)
-    : board_(board), link_(link), clock_(clock), interval_(interval), thread_("telemetry", [this] {
-        Loop();
-      }) {}
+Telemetry::Pulse::Pulse(const char* thread, absl::Duration interval, std::function<void()> work)
+    : interval_(interval), work_(std::move(work)), thread_(thread, [this] { Loop(); }) {}
 
-Telemetry::~Telemetry() {
+Telemetry::Pulse::~Pulse() {
   {
     absl::MutexLock lock(&mu_);
     stop_ = true;
   }
   wake_.NotifyAll();
   thread_.Join();
-  Beat();
 }
 
-void Telemetry::SetRecord(RunRecord* record) {
-  absl::MutexLock beat(&beat_mu_);
-  absl::MutexLock lock(&mu_);
-  record_ = record;
-}
-
-void Telemetry::Flush() { Beat(); }
-
-void Telemetry::SetRecorder(const FlightRecorder* recorder) {
-  absl::MutexLock beat(&beat_mu_);
-  absl::MutexLock lock(&mu_);
-  recorder_ = recorder;
-}
-
-void Telemetry::BeatSoon() {
+void Telemetry::Pulse::Soon() {
   {
     absl::MutexLock lock(&mu_);
     soon_ = true;
@@ -100,7 +83,7 @@ void Telemetry::BeatSoon() {
   wake_.NotifyAll();
 }
 
-void Telemetry::Loop() {
+void Telemetry::Pulse::Loop() {
   while (true) {
     {
       absl::MutexLock lock(&mu_);
@@ -109,22 +92,50 @@ void Telemetry::Loop() {
       if (stop_) return;
       soon_ = false;
     }
-    Beat();
+    work_();
   }
 }
 
-void Telemetry::Beat() {
-  absl::MutexLock beat(&beat_mu_);
-  Send();
-  RunRecord* record;
+Telemetry::Telemetry(const ProgressBoard* board, ControlLink* link, Clock* clock,
+                     absl::Duration interval)
+    : board_(board),
+      link_(link),
+      clock_(clock),
+      interval_(interval),
+      beats_(std::make_unique<Pulse>("telemetry", interval, [this] { Send(); })) {}
+
+Telemetry::~Telemetry() {
+  std::unique_ptr<Pulse> writes;
   {
     absl::MutexLock lock(&mu_);
-    record = record_;
+    writes = std::move(writes_);
   }
-  if (record != nullptr) record->Write();
+  writes.reset();
+  if (record_ != nullptr) record_->Write();
+  beats_.reset();
+  Send();
+}
+
+void Telemetry::SetRecord(RunRecord* record) {
+  record_ = record;
+  absl::MutexLock lock(&mu_);
+  writes_ = std::make_unique<Pulse>("record", interval_, [record] { record->Write(); });
+}
+
+void Telemetry::SetRecorder(const FlightRecorder* recorder) {
+  absl::MutexLock beat(&beat_mu_);
+  absl::MutexLock lock(&mu_);
+  recorder_ = recorder;
+}
+
+void Telemetry::BeatSoon() {
+  beats_->Soon();
+  absl::MutexLock lock(&mu_);
+  if (writes_ != nullptr) writes_->Soon();
 }
 
 void Telemetry::Send() {
+  absl::MutexLock beat(&beat_mu_);
   WorkerHeartbeat heartbeat;
   heartbeat.set_generation(board_->generation.load(std::memory_order_acquire));
   if (const int64_t nanos = board_->first_commit.load(std::memory_order_acquire); nanos != 0) {

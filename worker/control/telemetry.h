@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that only watches: sends heartbeats with progress and writes the run's record. Nothing
-// in it can slow or stop a step.
+// The threads that only watch: one sends heartbeats with progress, the other writes the run's
+// record, so that no disk holds up a heartbeat. Nothing in them can slow or stop a step.
 //
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_WORKER_CONTROL_TELEMETRY_H_
 #define LOCKSTEP_WORKER_CONTROL_TELEMETRY_H_
+
+#include <functional>
+#include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -24,36 +27,49 @@ class Telemetry {
   // Starts the thread "telemetry". All arguments outlive this; `clock` is the one that board and
   // recorder are stamped with.
   Telemetry(const ProgressBoard* board, ControlLink* link, Clock* clock, absl::Duration interval);
-  // Sends and writes once more, and joins.
+  // Writes the record once more, for which it blocks, sends once more, and joins.
   ~Telemetry();
 
-  // The record to write, from now on; nullptr: none.
+  // Starts the thread "record", which writes this record from now on. Once.
   void SetRecord(RunRecord* record);
   // The worker's operations, from now on: heartbeats say whom they wait for.
   void SetRecorder(const FlightRecorder* recorder);
-  // Sends and writes now.
-  void Flush();
-  // Sends alone, which no disk holds up. On the thread of SetRecord and SetRecorder.
+  // Sends now, which no disk holds up.
   void Send();
-  // Has its thread send and write at once. Does not block.
+  // Has its threads send and write at once. Does not block.
   void BeatSoon();
 
  private:
-  void Loop();
-  void Beat();
+  // A thread that does the same again and again.
+  class Pulse {
+   public:
+    Pulse(const char* thread, absl::Duration interval, std::function<void()> work);
+    // Blocks until what is being done is done.
+    ~Pulse();
+    void Soon();
+
+   private:
+    void Loop();
+
+    const absl::Duration interval_;
+    const std::function<void()> work_;
+    absl::Mutex mu_;
+    CondVar wake_;
+    bool stop_ ABSL_GUARDED_BY(mu_) = false;
+    bool soon_ ABSL_GUARDED_BY(mu_) = false;
+    Thread thread_;  // last: uses the rest
+  };
 
   const ProgressBoard* const board_;
   ControlLink* const link_;
   Clock* const clock_;
   const absl::Duration interval_;
-  absl::Mutex beat_mu_;  // one Beat at a time
+  absl::Mutex beat_mu_;  // one heartbeat at a time
   absl::Mutex mu_;
-  CondVar wake_;
-  RunRecord* record_ ABSL_GUARDED_BY(mu_) = nullptr;
   const FlightRecorder* recorder_ ABSL_GUARDED_BY(mu_) = nullptr;
-  bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  bool soon_ ABSL_GUARDED_BY(mu_) = false;
-  Thread thread_;  // last: uses the rest
+  RunRecord* record_ = nullptr;  // of the thread that says which, and destroys this
+  std::unique_ptr<Pulse> writes_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<Pulse> beats_;  // last: uses the rest
 };
 
 }  // namespace lockstep::worker

@@ -2,6 +2,7 @@
 """Processes that stand still, all at once or the coordinator alone, and processes that are told to go: nobody is
 judged for what nobody could do, and who is told to go saves first."""
 
+import glob
 import json
 import os
 import random
@@ -19,6 +20,7 @@ DETECTION = 1.0  # seconds; who is silent for longer is judged
 # How long they stand. By hand a minute and more, with a failure_detection as it is without one.
 STANDS = float(os.environ.get("LOCKSTEP_TEST_STANDS", "5"))
 PRELOADED = os.environ.get("LOCKSTEP_STEPPED_CLOCK_LIBRARY", "")
+DISK = os.environ.get("LOCKSTEP_DISK_TROUBLE", "")  # the library that makes the trouble
 
 
 def job_text(seconds, detection=f"failure_detection: {DETECTION:g}s\n", **more):
@@ -118,6 +120,58 @@ class StoppedPrivateCoordinator(harness.ProgramTest, Metrics):
         self.assertEqual(code, 0, out + err)
         self.assertIn("has answered nothing for 12s and was killed; it is started again", err)
         self.assert_nothing_left()
+
+
+@unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+class StandingRecord(harness.ProgramTest, Metrics):
+    """The disk of metrics.jsonl alone stands still, for longer than anybody may be silent."""
+
+    def start_with_disk(self, path, *arguments):
+        self.write("disk", "well")
+        return self.start("launcher", *arguments, "-o", "json", path,
+                          env=dict(PACED, LD_PRELOAD=DISK, LOCKSTEP_TEST_DISK=os.path.join(self.dir, "disk"),
+                                   LOCKSTEP_TEST_DISK_OF="metrics.jsonl"))
+
+    def result_of(self, child):
+        code, out, err = self.finish(child, 60)
+        self.assertEqual(code, 0, out + err)
+        self.assert_nothing_left()
+        return json.loads(out.strip().splitlines()[-1])
+
+    def steps_written(self):
+        (path,) = glob.glob(os.path.join(self.dir, "runs/*/metrics.jsonl"))
+        with open(path, encoding="utf-8") as file:
+            return [record["step"] for record in map(json.loads, file) if record["kind"] == "step"]
+
+    def test_its_worker_trains_on_and_is_not_judged(self):
+        path = self.write("tiny.yaml", job_text(STANDS + 5).replace("nproc_per_node: 2", "nproc_per_node: 1"))
+        child = self.start_with_disk(path, "--nproc-per-node=1")
+        self.await_lines(20)
+        (worker,) = self.processes("worker")
+        self.write("disk", "stalls")
+        time.sleep(STANDS)
+        self.assertEqual([p.pid for p in self.processes("worker")], [worker.pid])
+        self.write("disk", "well")
+        self.await_lines(20)
+        self.unpace()
+        result = self.result_of(child)
+        self.assertEqual((result["faults"], result["generations"]), ([], 1), result)
+        self.assertEqual(self.steps_written()[:100], list(range(1, 101)))
+
+    def test_the_last_one_there_is_waited_for_at_the_end(self):
+        path = self.write("tiny.yaml", job_text(20))
+        child = self.start_with_disk(path)
+        self.await_lines(20)
+        self.write("disk", "stalls")
+        self.unpace()
+        wait_until(lambda: glob.glob(os.path.join(self.dir, "runs/*/model/model.safetensors")), 60, "the model is saved")
+        workers = sorted(p.pid for p in self.processes("worker"))
+        time.sleep(STANDS)
+        self.assertEqual(sorted(p.pid for p in self.processes("worker")), workers)
+        self.write("disk", "well")
+        result = self.result_of(child)
+        self.assertEqual((result["faults"], result["generations"]), ([], 1), result)
+        self.assertEqual(self.steps_written()[-1], result["steps"])
 
 
 @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")

@@ -1,6 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/control/telemetry.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "common/fd.h"
+#include "common/lock_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/fake_session.h"
@@ -43,21 +53,45 @@ TEST_F(TelemetryTest, BeatsSoonWhenItIsAsked) {
   EXPECT_FALSE(Last().has_since_restored());
   board_.first_commit = absl::ToUnixNanos(clock.Now() - absl::Seconds(3));
   board_.restored = absl::ToUnixNanos(clock.Now() - absl::Seconds(5));
-  telemetry.Flush();
+  telemetry.Send();
   EXPECT_EQ(Last().since_first_commit().seconds(), 3);
   EXPECT_EQ(Last().since_restored().seconds(), 5);
   board_.EnterGeneration(5);
-  telemetry.Flush();
+  telemetry.Send();
   EXPECT_EQ(Last().generation(), 5);
   EXPECT_FALSE(Last().has_since_first_commit());
   EXPECT_FALSE(Last().has_since_restored());
 }
 
-TEST_F(TelemetryTest, SendsWithoutItsDisk) {
-  Telemetry telemetry(&board_, &link_, Clock::Real(), kNever);
-  board_.step = 7;
-  telemetry.Send();
-  EXPECT_EQ(Last().progress().step(), 7);
+// As one that hangs, the disk of the ledger gives no turn to write, from the beginning to the end.
+TEST_F(TelemetryTest, ADiskHoldsUpNothingButTheRecord) {
+  std::string dir = testing::TempDir() + "/telemetry_XXXXXX";
+  ASSERT_NE(::mkdtemp(dir.data()), nullptr);
+  const std::string path = dir + "/ledger.bin";
+  UniqueFd held(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
+  RunRecord record(dir, 1000);
+  {
+    Telemetry telemetry(&board_, &link_, Clock::Real(), absl::Milliseconds(1));
+    telemetry.SetRecord(&record);
+    record.SetWriter(true, false);
+    record.Ledger(1, 0, 1, 11);
+    record.Step(1, 0.05, 1.5, 0.1, 3072);
+    telemetry.BeatSoon();
+    // The lines are written before the records.
+    while (ReadText(dir + "/metrics.jsonl").empty()) std::this_thread::yield();
+    board_.step = 7;
+    const size_t sent = wire_.Sent().size();
+    wire_.WaitForSent(sent + 3);
+    EXPECT_EQ(Last().progress().step(), 7);
+    record.Ledger(2, 0, 1, 22);
+    record.SetWriter(false, true);
+    telemetry.Send();
+    EXPECT_EQ(ReadText(path), "");
+    held.reset();
+  }
+  EXPECT_EQ(ReadText(path).size(), 2 * 24u) << "it is written at the end";
+  std::filesystem::remove_all(dir);
 }
 
 TEST_F(TelemetryTest, SaysWhatTheWorkerIsInAndForWhomItWaits) {
@@ -69,13 +103,13 @@ TEST_F(TelemetryTest, SaysWhatTheWorkerIsInAndForWhomItWaits) {
   operation.sequence = 7;
   recorder.Begin(operation, 0);
   recorder.Waiting(2);
-  telemetry.Flush();
+  telemetry.Send();
   EXPECT_EQ(Last().waiting_for(), 3);
   EXPECT_EQ(Last().flight().operation(), "barrier");
   EXPECT_EQ(Last().flight().sequence(), 7);
   EXPECT_LT(Last().flight().open_us(), 3'600'000'000);
   recorder.End(absl::StatusCode::kOk);
-  telemetry.Flush();
+  telemetry.Send();
   EXPECT_EQ(Last().waiting_for(), 0);
   EXPECT_EQ(Last().flight().operation(), "");
 }
@@ -86,12 +120,12 @@ TEST_F(TelemetryTest, WhatMovesBetweenRanksIsProgress) {
   Telemetry telemetry(&board_, &link_, Clock::Real(), kNever);
   telemetry.SetRecorder(&recorder);
   board_.Moved();
-  telemetry.Flush();
+  telemetry.Send();
   EXPECT_EQ(Last().progress_counter(), 1);
   recorder.Moved();
-  telemetry.Flush();
+  telemetry.Send();
   EXPECT_EQ(Last().progress_counter(), 2);
-  telemetry.Flush();
+  telemetry.Send();
   EXPECT_EQ(Last().progress_counter(), 2);
 }
 
