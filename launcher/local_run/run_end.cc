@@ -12,6 +12,7 @@
 #include "launcher/follow/result.h"
 #include "launcher/follow/text.h"
 #include "launcher/local_run/chaos_report.h"
+#include "launcher/verbs/fetch.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -42,6 +43,17 @@ std::string ResultText(const JobStatus& status, const RunRecord& record) {
   }
   text << result;
   return text.str();
+}
+
+std::string FetchModel(coordinator::FilesClient* files, const JobStatus& ended) {
+  const auto fetched = FetchFiles(files, {.job = ended.job_id(), .model = true});
+  if (fetched.ok() && fetched->missing.empty()) {
+    return absl::StrCat("the model is in ", fetched->folder, "/model on this host");
+  }
+  const std::string why =
+      fetched.ok() ? fetched->missing.front() : std::string(fetched.status().message());
+  return absl::StrCat("warning: the model stays on the host of rank 0: ", why, "; copy it from ",
+                      ended.result().model_path(), " there");
 }
 
 bool HungDisk::Wait(const std::string& what, bool waits) {

@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "common/chaos.h"
+#include "coordinator/client/files.h"
 #include "launcher/follow/renderer.h"
 #include "proto/coordinator.pb.h"
 
@@ -26,6 +27,10 @@ struct RunRecord {
 // The job's result for people or programs. Reads what the run's folder has of profile and faults,
 // and blocks for its disk.
 std::string ResultText(const JobStatus& status, const RunRecord& record);
+
+// Brings the model of a job that has `ended` to this host. Returns what is said of it. Blocks until
+// it is here, or cannot be had.
+std::string FetchModel(coordinator::FilesClient* files, const JobStatus& ended);
 
 // What AgentOptions::on_hung_disk does.
 class HungDisk {

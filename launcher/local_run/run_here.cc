@@ -35,10 +35,10 @@
 #include "launcher/local_run/run_end.h"
 #include "launcher/local_run/scale_faults.h"
 #include "launcher/local_run/ship_workdir.h"
+#include "launcher/local_run/stop_call.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/local_run/submission.h"
 #include "launcher/verbs/connect.h"
-#include "launcher/verbs/fetch.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -102,6 +102,7 @@ class LocalRun {
   Spawner* const spawner_;
   const UniqueFd interrupt_;  // readable: no need to wait for the coordinator any more
   WorkdirSender workdir_;
+  StopCall stop_;
   Renderer renderer_;
   std::vector<chaos::Injection> faults_;
   std::unique_ptr<ScaleFaults> scaler_;  // null: no fault scales the job
@@ -130,7 +131,7 @@ class LocalRun {
 };
 
 int LocalRun::Run() {
-  StopSignals signals([this](int count) { OnSignal(count); });
+  StopSignals signals([this](int count, int) { OnSignal(count); }, [this] { stop_.GiveUp(); });
   spawner_->SetOnLost([this] { OnLost("the spawner process was killed"); });
   ended_ = RunJob();
   std::shared_ptr<Agent> agent;
@@ -189,6 +190,7 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   coordinator::ClientOptions watched = reached;
   watched.warns_of_unsaved = false;  // nothing of what it hears is shown
   coordinator->Watch(coordinator::Client::Create(watched));
+  stop_.Reach(watched);
   renderer_.SetTee(spec.logs().tee());
   {
     absl::MutexLock lock(&mu_);
@@ -311,15 +313,7 @@ void LocalRun::BringModel(const JobStatus& ended, const coordinator::ClientOptio
     files = files_ = coordinator::FilesClient::Create(coordinator);
     if (signals_ > 0) files->Stop();
   }
-  const auto fetched = FetchFiles(files.get(), {.job = ended.job_id(), .model = true});
-  if (fetched.ok() && fetched->missing.empty()) {
-    return renderer_.Message(
-        absl::StrCat("the model is in ", fetched->folder, "/model on this host"));
-  }
-  const std::string why =
-      fetched.ok() ? fetched->missing.front() : std::string(fetched.status().message());
-  renderer_.Message(absl::StrCat("warning: the model stays on the host of rank 0: ", why,
-                                 "; copy it from ", path, " there"));
+  renderer_.Message(FetchModel(files.get(), ended));
 }
 
 absl::StatusOr<std::optional<PrivateCoordinator::Network>> LocalRun::NetworkOfRun() {
@@ -403,11 +397,11 @@ void LocalRun::OnSignal(int count) {
     said = runs_command ? "stopping: the ranks get SIGTERM (Ctrl-C again kills them)"
                         : "stopping: the workers finish their step, save and leave (Ctrl-C again "
                           "kills them)";
-    const absl::Status cancelled = client->CancelJob(request, kCallTimeout).status();
-    stops = cancelled.ok() || absl::IsFailedPrecondition(cancelled);
+    const absl::Status asked = stop_.Ask(request.job_id(), kGiveUpAfter);
+    if (absl::IsCancelled(asked)) return;  // by the next wish, which kills
+    stops = asked.ok();
     if (!stops) {
-      said = absl::StrCat("cannot stop the job politely, killing it: ",
-                          std::string(cancelled.message()));
+      said = absl::StrCat("cannot stop the job politely, killing it: ", asked.message());
     }
   } else {
     // On other hosts it is their agents that do so.

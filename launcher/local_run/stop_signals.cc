@@ -45,12 +45,13 @@ void StopSignals::Block() {
 StopSignals::StopSignals(std::function<void(int count)> on_signal)
     : StopSignals([on_signal = std::move(on_signal)](int count, int) { on_signal(count); }) {}
 
-StopSignals::StopSignals(std::function<void(int count, int signal)> on_signal) {
+StopSignals::StopSignals(std::function<void(int count, int signal)> on_signal,
+                         std::function<void()> on_again) {
   const sigset_t set = StopSet();
   signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   stop_.reset(::eventfd(0, EFD_CLOEXEC));
   LS_CHECK(signals_.valid() && stop_.valid()) << "signalfd or eventfd failed";
-  reader_ = Thread("signals", [this] { Read(); });
+  reader_ = Thread("signals", [this, on_again = std::move(on_again)] { Read(on_again); });
   caller_ = Thread("stops", [this, on_signal = std::move(on_signal)] { Call(on_signal); });
 }
 
@@ -66,7 +67,7 @@ StopSignals::~StopSignals() {
   caller_.Join();
 }
 
-void StopSignals::Read() {
+void StopSignals::Read(const std::function<void()>& on_again) {
   StopWishes wishes;
   while (true) {
     pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
@@ -84,6 +85,7 @@ void StopSignals::Read() {
         wishes_.push_back({wishes.count(), signal.number});
       }
       changed_.NotifyAll();
+      if (wishes.count() > 1 && on_again != nullptr) on_again();
     }
   }
 }

@@ -25,8 +25,10 @@ class StopSignals {
   // `on_signal` is called with 1 for the first wish to stop, 2 for the second and so on, one at a
   // time. Signals that belong to the same wish (StopWishes) are one call.
   explicit StopSignals(std::function<void(int count)> on_signal);
-  // The same, with which signal it was.
-  explicit StopSignals(std::function<void(int count, int signal)> on_signal);
+  // The same, with which signal it was. `on_again` is called at once, on another thread, for each
+  // wish but the first, also while on_signal is under way: it must not block.
+  explicit StopSignals(std::function<void(int count, int signal)> on_signal,
+                       std::function<void()> on_again = nullptr);
   // No call is under way or comes after it.
   ~StopSignals();
 
@@ -36,7 +38,7 @@ class StopSignals {
     int signal;
   };
   // Reads signals as they come, so that when they did is known, however long a call takes.
-  void Read();
+  void Read(const std::function<void()>& on_again);
   void Call(const std::function<void(int, int)>& on_signal);
 
   UniqueFd signals_, stop_;

@@ -106,6 +106,42 @@ class StoppedPrivateCoordinator(harness.ProgramTest, Metrics):
         self.assertEqual((result["faults"], result["generations"], result["model"]["sha256"]), ([], 1, wanted))
         self.assert_nothing_left()
 
+    def stand(self):
+        """A run whose coordinator does not answer."""
+        path = self.write("tiny.yaml", job_text(60).replace("max_restarts: 0", "max_restarts: 1"))
+        child = self.start("launcher", path, env=PACED)
+        self.await_lines()
+        (coordinator,) = self.processes("coordinator")
+        coordinator.kill(signal.SIGSTOP)
+
+        def stands():
+            with open(f"/proc/{coordinator.pid}/stat", "rb") as file:
+                return file.read().rsplit(b")", 1)[1].split()[0] == b"T"
+        wait_until(stands, 10, "it stands still")
+        child.send_signal(signal.SIGINT)
+        return child
+
+    def test_ctrl_c_waits_for_the_next_one_and_the_workers_save(self):
+        child = self.stand()
+        code, out, err = self.finish(child, 60)
+        self.assertEqual(code, 130, out + err)
+        self.assertIn("stopping: the workers finish their step, save and leave", err)
+        self.assertNotIn("killing", err)
+        self.assertEqual(len(glob.glob(os.path.join(self.dir, "runs/*/model/model.safetensors"))), 1)
+        self.assert_nothing_left()
+
+    def test_ctrl_c_again_kills_at_once(self):
+        child = self.stand()
+        time.sleep(1)  # that one asks
+        began = time.monotonic()
+        harness.signal_again(child)
+        code, out, err = self.finish(child, 60)
+        self.assertEqual(code, 130, out + err)
+        self.assertIn("killing the workers", err)
+        self.assertNotIn("error:", err)
+        self.assertLess(time.monotonic() - began, 5, "it waited for the coordinator")
+        self.assert_nothing_left()
+
     def test_a_run_of_which_nothing_is_heard_waits_for_the_next_one(self):
         self.write("quiet.py", "import os, time\nopen('there', 'w').close()\n"
                    "while not os.path.exists('leave'): time.sleep(0.05)\n")
