@@ -385,11 +385,13 @@ class Worker {
       LS_RETURN_IF_ERROR(trainer_->PublishState());
       if (faults_ != nullptr) faults_->At(chaos::Place::kSave, trainer_->committed_step());
       const std::string folder = RunDir(bootstrap_.assignment()) + "/model";
+      const bool averages = trainer_->plan().spec().ema_decay > 0, best = trainer_->has_best();
       LS_RETURN_IF_ERROR(
           WorkOnDisk(&board_, clock_, [&](const std::function<bool()>& go_on) -> absl::Status {
             LS_ASSIGN_OR_RETURN(const WrittenModel model,
                                 WriteModel(folder, job_, trainer_->plan(), trainer_->state(),
                                            data_.data().train->origin(), go_on));
+            RemoveOldWeights(folder, averages, best);
             finished.set_model_path(model.path);
             finished.set_model_sha256(model.sha256);
             return absl::OkStatus();

@@ -7,9 +7,12 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/storage.h"
 #include "common/durable_file.h"
 #include "common/half.h"
+#include "common/log.h"
 #include "common/status.h"
 #include "proto/message_json.h"
 
@@ -124,6 +127,16 @@ absl::StatusOr<std::string> HashWeights(const engine::Plan& plan, const void* st
   LS_ASSIGN_OR_RETURN(const checkpoint::StreamedFile streamed,
                       checkpoint::StreamSafetensors(made.tensors, WeightMetadata(), sink));
   return streamed.sha256;
+}
+
+void RemoveOldWeights(const std::string& dir, bool has_average, bool has_best) {
+  const auto remove = [&dir](const char* name) {
+    const absl::Status removed = checkpoint::Storage::Disk()->Remove(absl::StrCat(dir, "/", name));
+    if (removed.ok()) return;
+    LS_LOG_WARNING << "the weights of another run stay beside the model: " << removed.message();
+  };
+  if (!has_average) remove("ema.safetensors");
+  if (!has_best) remove("best.safetensors");
 }
 
 absl::StatusOr<WrittenModel> WriteModel(const std::string& dir, const JobSpec& job,

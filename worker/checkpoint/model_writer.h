@@ -33,6 +33,10 @@ absl::StatusOr<std::string> HashWeights(const engine::Plan& plan, const void* st
                                         engine::Weights weights,
                                         const std::function<bool()>& go_on);
 
+// Removes from the folder `dir` of a run's model the weights of another run: averages or best ones,
+// when this one has none. What cannot be removed is said.
+void RemoveOldWeights(const std::string& dir, bool has_average, bool has_best);
+
 // Writes into `dir` (made if it is not there). `inputs`: what the training split's files say of
 // them (data::Dataset::origin). Blocks until all files are durable:
 // model.safetensors, config.json, and ema.safetensors where there are averages. `go_on` as in

@@ -144,6 +144,8 @@ class Trainer {
   double samples_per_second() const;
   // The newest evaluation, if there was one.
   const std::optional<EvalResult>& eval() const { return eval_; }
+  // Returns whether an evaluation of this job's was the best so far, whose weights are to be kept.
+  bool has_best() const;
   const engine::Plan& plan() const { return *compiled_.plan; }
   // The state region: see Plan::state().
   const void* state() const { return state_; }

@@ -112,6 +112,10 @@ absl::Status Trainer::SaveBest(const std::string& path, bool of_run,
   return best_.path.empty() ? written.status() : absl::OkStatus();
 }
 
+bool Trainer::has_best() const {
+  return compiled_.job.train().has_best() && executor_->tracking().best_step > 0;
+}
+
 absl::Status Trainer::AgreeOnBest(Communicator* communicator) {
   const int64_t step = executor_->tracking().best_step;
   if (!compiled_.job.train().has_best() || step == 0) return absl::OkStatus();

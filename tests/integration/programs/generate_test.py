@@ -41,6 +41,18 @@ class Generate(harness.ProgramTest):
         self.assertEqual(code, 0, err)
         return out, err
 
+    def test_another_runs_weights_are_not_beside_the_model(self):
+        path = self.write("job.yaml", TEXT_JOB.replace("steps: 120", "steps: 4").replace("every: 60", "every: 2"))
+        model = os.path.join(self.dir, "run/model")
+
+        def run(*arguments):
+            self.train("--run-dir=run", *arguments, path)
+            return sorted(name for name in os.listdir(model) if name.endswith(".safetensors"))
+        self.assertEqual(run(), ["best.safetensors", "ema.safetensors", "model.safetensors"])
+        self.assertEqual(run("--set", "train.best=null"), ["ema.safetensors", "model.safetensors"])
+        self.assertEqual(run(), ["best.safetensors", "ema.safetensors", "model.safetensors"])
+        self.assertEqual(run("--set", "train.ema=null"), ["best.safetensors", "model.safetensors"])
+
     def test_a_text_is_gone_on_with(self):
         model, result = self.text_model()
         # Far beyond the twelve positions that the model has.
