@@ -17,6 +17,7 @@
 #include "coordinator/core/generation.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/open_faults.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -141,6 +142,16 @@ std::vector<const Worker*> Suspects(const Job& job) {
     if (slot.worker && !slot.aside() && Failed(*slot.worker)) suspects.push_back(&*slot.worker);
   }
   return suspects;
+}
+
+// Returns whether an error ends the job that no other life of its worker would be spared, and that
+// is none of those whose fault is not named yet: their failures are healed, or would have been.
+bool EndedForGood(const Job& job) {
+  const auto ended = [](const Worker& worker) { return Failed(worker) && IsForGood(worker); };
+  return std::none_of(job.former.begin(), job.former.end(), ended) &&
+         std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+           return slot.worker && !slot.aside() && ended(*slot.worker);
+         });
 }
 
 int ExitCode(const Job& job, const Worker& worker) {
@@ -284,6 +295,7 @@ bool AwaitsLastWords(const Context& context, const Job& job) {
 
 void ConcludeFailure(Context& context, Job& job) {
   if (job.ending->decided) return;
+  if (EndedForGood(job)) NameFaults(context, job, /*now=*/true);
   std::vector<const Worker*> suspects = Suspects(job);
   for (const Slot& slot : job.slots) {
     if (slot.vacant() || Failed(*slot.worker)) continue;
