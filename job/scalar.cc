@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/printable.h"
 #include "common/step_range.h"
 #include "google/protobuf/duration.pb.h"
 #include "job/decode.h"
@@ -74,6 +75,25 @@ bool IsDevice(absl::string_view text) {
          absl::SimpleAtoi(text, &index);
 }
 
+// What a shell would have made of a path, and nothing here does: empty, or what to write instead.
+std::string CheckPath(absl::string_view path) {
+  if (absl::StartsWith(path, "~")) {
+    return absl::StrCat("'~' is not expanded in a job file: write the whole path, or ./",
+                        Printable(std::string(path)), " for a folder of that name");
+  }
+  if (absl::StrContains(path, "${LOCKSTEP_ARRAY_INDEX}")) {
+    return "'submit --array' alone replaces ${LOCKSTEP_ARRAY_INDEX}; without it write the number";
+  }
+  for (size_t at = path.find('$'); at != absl::string_view::npos; at = path.find('$', at + 1)) {
+    const char next = at + 1 < path.size() ? path[at + 1] : ' ';
+    if (next != '{' && next != '_' && !absl::ascii_isalpha(static_cast<unsigned char>(next))) {
+      continue;
+    }
+    return "variables are not expanded in a job file: write the path itself";
+  }
+  return "";
+}
+
 // The text of a string field, made canonical; empty on success, else what was expected.
 std::string CheckText(const FieldDescriptor& field, std::string* text) {
   const FieldRule& rule = RuleOf(field);
@@ -102,6 +122,8 @@ std::string CheckText(const FieldDescriptor& field, std::string* text) {
     }
     case Form::kSteps:
       return StepRange::Parse(*text).ok() ? "" : "expected such as '10:20', '10:' or 'all'";
+    case Form::kPath:
+      return CheckPath(*text);
     default:
       return "";
   }

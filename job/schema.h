@@ -24,6 +24,7 @@ enum class Form {
   kDevice,     // auto, cpu, cuda, cuda:N
   kSteps,      // "10:20", "10:", "all"
   kVariable,   // the keys of a map are names of environment variables
+  kPath,       // a file or folder, taken as it is written
 };
 
 struct FieldRule {

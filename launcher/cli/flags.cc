@@ -74,6 +74,12 @@ bool BeginsScript(const std::string& verb, const std::string& word, const Words&
   return !IsJobFile(word) && (script || absl::EndsWith(word, ".py"));
 }
 
+// Returns whether the flag's value is a file or folder of this machine.
+bool IsPathHere(const Flag& flag) {
+  return flag.value == "DIR" || flag.value == "FILE" || flag.value == "FOLDER" ||
+         flag.value == "JOB.yaml";
+}
+
 absl::Status UnknownFlag(const std::string& verb, const std::string& written,
                          const std::string& name) {
   if (const auto torchrun = TorchrunFlags().find(name); torchrun != TorchrunFlags().end()) {
@@ -449,6 +455,11 @@ absl::StatusOr<Words> SplitWords(const std::string& verb, const std::vector<std:
     }
     if (!flag->value.empty() && value.empty() && !flag->may_be_empty) {
       return Usage(absl::StrCat("'", written, "' needs a value: ", flag->value));
+    }
+    if (IsPathHere(*flag) && absl::StartsWith(value, "~")) {
+      return Usage(absl::StrCat("'", written, "' has '", value,
+                                "': the shell expands '~' behind a ", "space, not behind '='; './",
+                                value, "' is a folder of that name"));
     }
     words.flags[flag->name].push_back(value);
   }

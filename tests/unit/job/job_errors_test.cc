@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a user is told about a bad job file: place, words, caret.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -11,6 +12,7 @@ namespace lockstep::job {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kGood[] = R"(train:
   model: {mlp: {hidden: [256]}}
@@ -123,6 +125,54 @@ TEST(JobErrors, EveryKind) {
   for (const Case& c : cases) {
     EXPECT_THAT(Errors(std::string(kGood) + c.line + "\n"), HasSubstr(c.expected)) << c.line;
   }
+}
+
+// A shell would make something of these; a job file takes them for names of folders.
+TEST(JobErrors, PathsThatAShellWouldExpand) {
+  const std::vector<std::string> fields = {
+      "workdir",
+      "checkpoint.dir",
+      "checkpoint.resume",
+      "debug.dump_tensors",
+      "train.data.text.path",
+      "train.data.tokens.train",
+      "train.data.tokens.test",
+      "train.data.cifar10.path",
+      "train.data.fashion_mnist.path",
+      "train.data.idx.train_images",
+      "train.data.idx.train_labels",
+      "train.data.idx.test_images",
+      "train.data.idx.test_labels",
+      "train.data.npy.train_inputs",
+      "train.data.npy.train_labels",
+      "train.data.npy.test_inputs",
+      "train.data.npy.test_labels",
+      "train.data.csv.train",
+      "train.data.csv.test",
+  };
+  const std::pair<std::string, std::string> values[] = {
+      {"~/ck",
+       "'~' is not expanded in a job file: write the whole path, or ./~/ck for a folder of"},
+      {"\"~\"", "'~' is not expanded"},
+      {"~ann/ck", "'~' is not expanded"},
+      {"$HOME/ck", "variables are not expanded in a job file: write the path itself"},
+      {"/data/$USER", "variables are not expanded"},
+      {"\"${HOME}/ck\"", "variables are not expanded"},
+      {"ck-$_1", "variables are not expanded"},
+      {"\"ck/${LOCKSTEP_ARRAY_INDEX}\"", "'submit --array' alone replaces ${LOCKSTEP_ARRAY_INDEX}"},
+  };
+  for (const std::string& field : fields) {
+    for (const auto& [value, expected] : values) {
+      const std::string set = field + "=" + value;
+      EXPECT_THAT(Errors(kGood, {set}), HasSubstr("'" + field + "' is '")) << set;
+      EXPECT_THAT(Errors(kGood, {set}), HasSubstr(expected)) << set;
+    }
+    for (const char* good : {"./~", "./~/ck", "a~", "a/~/b", "a$", "$1", "cost$5", "a b"}) {
+      EXPECT_THAT(Errors(kGood, {field + "=" + good}), Not(HasSubstr("expanded"))) << field << good;
+    }
+  }
+  // What a shell reads, and what is text, stays as it is.
+  EXPECT_EQ(Errors("run: 'ls ~ $HOME'\nsetup: 'ls ${HOME}'\nenv: {A: ~/b, B: $PATH}\n"), "");
 }
 
 TEST(JobErrors, ASetupThatWouldBeLost) {
