@@ -70,6 +70,7 @@ class Rules {
   void CheckWorkersAndElastic();
   void CheckRanksPerNode();
   void CheckTraining();
+  void CheckGuesses();
   void CheckSchedule();
   void CheckControls();
   void CheckRecompute();
@@ -195,6 +196,7 @@ void Rules::CheckTraining() {
     Error({"train.precision"}, absl::StrCat("'train.precision': unknown precision",
                                             Suggest(precision, supported, "known are")));
   }
+  CheckGuesses();
   CheckPrecision();
   CheckZero();
   CheckSchedule();
@@ -235,6 +237,26 @@ void Rules::CheckTraining() {
       Error({path}, absl::StrCat("'train.data.idx' needs '", name,
                                  "' for the evaluation; or set 'train.eval.every' to never"));
     }
+  }
+}
+
+// An encoder sees the whole sample, so it learns nothing from guessing what stands in it.
+void Rules::CheckGuesses() {
+  const Train& train = spec_.train();
+  const Data& data = train.data();
+  if (train.model().has_bert() && data.has_text() && data.text().masked() == 0) {
+    Error({"train.data.text.masked", "train.data.text"},
+          "'train.model.bert' sees the byte that it is to guess: set 'train.data.text.masked' "
+          "(0.15)");
+  }
+  if (train.model().has_bert() && data.has_tokens()) {
+    Error({"train.data.tokens"},
+          "'train.model.bert' sees the token that it is to guess, and 'train.data.tokens' hides "
+          "none: train a gpt, or give 'train.data.npy' or 'train.data.text' with 'masked'");
+  }
+  if (train.model().has_gpt() && data.text().masked() > 0) {
+    Error({"train.data.text.masked"},
+          "'train.data.text.masked' is for bert, gpt guesses the next byte: leave it out");
   }
 }
 

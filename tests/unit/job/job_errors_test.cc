@@ -230,6 +230,24 @@ TEST(JobErrors, WhatIsComputedAgainIsByTheMemoryOfTheDevice) {
   EXPECT_THAT(errors("cuda:1", "memory"), HasSubstr("auto needs 'resources.gpu_memory', into"));
 }
 
+TEST(JobErrors, ModelsThatSeeWhatTheyAreToGuess) {
+  const auto errors = [](const std::string& model, const std::string& data) {
+    return Errors(kGood, {"train.model={" + model + ": {}}", "train.data={" + data + "}"});
+  };
+  EXPECT_THAT(errors("bert", "text: {path: a}"),
+              HasSubstr("'train.model.bert' sees the byte that it is to guess: set "
+                        "'train.data.text.masked' (0.15)"));
+  EXPECT_THAT(errors("bert", "text: {path: a, masked: 0}"), HasSubstr("sees the byte"));
+  EXPECT_THAT(errors("bert", "tokens: {}"),
+              HasSubstr("'train.model.bert' sees the token that it is to guess, and "
+                        "'train.data.tokens' hides none"));
+  EXPECT_THAT(errors("gpt", "text: {path: a, masked: 0.15}"),
+              HasSubstr("'train.data.text.masked' is for bert, gpt guesses the next byte"));
+  EXPECT_EQ(errors("bert", "text: {path: a, masked: 0.15}"), "");
+  EXPECT_EQ(errors("gpt", "text: {path: a}"), "");
+  EXPECT_EQ(errors("gpt", "tokens: {}"), "");
+}
+
 TEST(JobErrors, EveryKindOfTraining) {
   const std::vector<Case> cases = {
       {"train.shards=3",
