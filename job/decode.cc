@@ -339,8 +339,11 @@ void CheckDuplicates(const YamlNode& node, Reporter* reporter) {
     if (entry.key.kind != YamlNode::Kind::kScalar) continue;
     const auto [first, fresh] = lines.emplace(entry.key.text, entry.key.place.line + 1);
     if (fresh) continue;
-    reporter->Error(entry.key.place, absl::StrCat("duplicate key ", Quoted(entry.key.text),
-                                                  "; the first is on line ", first->second));
+    const bool in_flag = entry.key.place.source > 0;
+    reporter->Error(entry.key.place,
+                    absl::StrCat("duplicate key ", Quoted(entry.key.text),
+                                 in_flag ? "; keep one"
+                                         : absl::StrCat("; the first is on line ", first->second)));
   }
 }
 

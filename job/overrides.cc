@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "common/printable.h"
 #include "google/protobuf/descriptor.h"
+#include "job/decode.h"
 #include "job/nearest_name.h"
 #include "job/schema.h"
 #include "proto/job.pb.h"
@@ -101,6 +102,7 @@ bool ParseSet(int set, const std::string& text, Override* parsed, Reporter* repo
   for (const YamlProblem& problem : document.problems) {
     reporter->Error(problem.place, problem.message);
   }
+  CheckDuplicates(document.root, reporter);
   parsed->value = std::move(document.root);
   return document.problems.empty();
 }

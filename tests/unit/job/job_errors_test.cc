@@ -70,6 +70,10 @@ TEST(JobErrors, SetIsShownWithACaret) {
   EXPECT_THAT(Errors(kGood, {"train.epochs"}), HasSubstr("expected path=value"));
   EXPECT_THAT(Errors(kGood, {"train.epochs.x=1"}), HasSubstr("nothing is below it"));
   EXPECT_THAT(Errors(kGood, {"train.epochs=[1"}), HasSubstr("not valid YAML"));
+  EXPECT_EQ(Errors(kGood, {"train.optimizer={sgd: {lr: 0.1, lr: 0.2}}"}),
+            "--set: error: duplicate key 'lr'; keep one\n"
+            "      | --set train.optimizer={sgd: {lr: 0.1, lr: 0.2}}\n"
+            "      |                                       ^~\n");
 }
 
 struct Case {
