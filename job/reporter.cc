@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "common/utf8.h"
 #include "job/nearest_name.h"
+#include "proto/job.pb.h"
 
 namespace lockstep::job {
 namespace {
@@ -26,17 +27,74 @@ bool NamesSecret(absl::string_view line) {
   return key.size() < line.size() && NearestName(key, {"secrets"}) == "secrets";
 }
 
-// Returns whether line `at` may show a secret: it names `secrets`, as it should be or not, or
-// stands below a line that begins with it.
-bool MayShowSecret(const std::vector<std::string>& lines, size_t at) {
-  if (at >= lines.size()) return false;
-  if (NamesSecret(lines[at])) return true;
-  for (size_t i = at + 1; i-- > 0;) {
-    const std::string& line = lines[i];
-    if (line.empty() || absl::StrContains(" \t#}]", line.substr(0, 1))) continue;
-    return NamesSecret(line);
+// Where lines leave their reader: within how many brackets, and within which quotes (0: none).
+struct Nesting {
+  int brackets = 0;
+  char quote = 0;
+
+  void Read(absl::string_view line) {
+    for (size_t i = 0; i < line.size(); ++i) {
+      const char c = line[i];
+      const bool begins = i == 0 || absl::StrContains(" \t[{,:", line.substr(i - 1, 1));
+      if (quote != 0) {
+        if (c == '\\' && quote == '"') {
+          ++i;
+        } else if (c == quote) {
+          quote = 0;
+        }
+      } else if (begins && (c == '"' || c == '\'')) {
+        quote = c;
+      } else if (begins && c == '#') {
+        return;
+      } else if (c == '{' || c == '[') {
+        ++brackets;
+      } else if (c == '}' || c == ']') {
+        --brackets;
+      }
+    }
   }
-  return false;
+};
+
+size_t Indentation(absl::string_view line) {
+  return std::min(line.find_first_not_of(" \t"), line.size());
+}
+
+// Returns whether a key of the job file stands at the beginning of the line, behind spaces.
+bool BeginsSection(absl::string_view line) {
+  absl::string_view key = line.substr(0, line.find(':'));
+  if (key.size() == line.size()) return false;
+  key = absl::StripAsciiWhitespace(key);
+  if (key.size() >= 2 && key.front() == key.back() && (key[0] == '"' || key[0] == '\'')) {
+    key = key.substr(1, key.size() - 2);
+  }
+  return key == "setup" || JobSpec::descriptor()->FindFieldByName(std::string(key)) != nullptr;
+}
+
+// By line: whether it may show a secret. It names `secrets`, as it should be or not, or stands
+// below a line that does, up to another section of the file, in doubt to its end.
+std::vector<bool> LinesWithSecrets(const std::vector<std::string>& lines) {
+  std::vector<bool> with(lines.size());
+  bool inside = false;
+  size_t indentation = 0;  // of what begins the secrets
+  Nesting nesting;         // since then
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const std::string& line = lines[i];
+    const size_t own = Indentation(line);
+    if (inside && nesting.brackets <= 0 && nesting.quote == 0 && own <= indentation &&
+        BeginsSection(line)) {
+      inside = false;
+    }
+    const bool names = NamesSecret(line);
+    const bool comment = own < line.size() && line[own] == '#';
+    if (names && !comment) {
+      if (!inside) nesting = {};
+      indentation = inside ? std::min(indentation, own) : own;
+      inside = true;
+    }
+    with[i] = inside || names;
+    if (inside) nesting.Read(line);
+  }
+  return with;
 }
 
 }  // namespace
@@ -50,12 +108,19 @@ Reporter::Reporter(std::string file, absl::string_view text, const std::vector<s
       if (absl::EndsWith(line, "\r")) line.pop_back();
     }
   }
+  with_secrets_.resize(lines_.size());
 }
 
 absl::string_view Reporter::LineOf(const Place& place) const {
   const std::vector<std::string>& lines = lines_[place.source];
   if (place.line < 0 || static_cast<size_t>(place.line) >= lines.size()) return "";
   return lines[place.line];
+}
+
+bool Reporter::MayShowSecret(const Place& place) {
+  std::vector<bool>& with = with_secrets_[place.source];
+  if (with.empty()) with = LinesWithSecrets(lines_[place.source]);
+  return place.line >= 0 && static_cast<size_t>(place.line) < with.size() && with[place.line];
 }
 
 void Reporter::Error(const Place& place, std::string message) {
@@ -67,8 +132,7 @@ void Reporter::Error(const Place& place, std::string message) {
   d.column = CountCharacters(line.substr(0, begin)) + 1;
   d.width = std::max(1, CountCharacters(line.substr(begin, std::max(place.width, 1))));
   // Another misspelling is known by the name that the message proposes.
-  const bool secret =
-      MayShowSecret(lines_[place.source], place.line) || absl::StrContains(d.message, "'secrets'");
+  const bool secret = MayShowSecret(place) || absl::StrContains(d.message, "'secrets'");
   if (line.size() <= kLongestShownLine && !secret) d.source_line = std::string(line);
   if (place.source == 0) {
     d.file = file_;

@@ -36,9 +36,11 @@ class Reporter {
     Diagnostic diagnostic;
   };
   absl::string_view LineOf(const Place& place) const;
+  bool MayShowSecret(const Place& place);
 
   std::string file_;
   std::vector<std::vector<std::string>> lines_;  // by source
+  std::vector<std::vector<bool>> with_secrets_;  // by source, by line; made by the first error
   std::vector<Item> errors_;
 };
 
