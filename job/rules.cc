@@ -69,6 +69,7 @@ class Rules {
   void CheckBatch();
   void CheckWorkersAndElastic();
   void CheckRanksPerNode();
+  void CheckBoundsOfWorkers(int64_t workers);
   void CheckTraining();
   void CheckGuesses();
   void CheckSchedule();
@@ -159,6 +160,28 @@ void Rules::CheckRanksPerNode() {
   }
 }
 
+// Flags move the bounds (job/meaning/workers.h); without them the file is to agree with itself.
+void Rules::CheckBoundsOfWorkers(int64_t workers) {
+  if (flags_ || IsUncounted(spec_)) return;
+  const Elastic& elastic = spec_.elastic();
+  const auto error = [&](const char* key, int64_t bound, const char* advice) {
+    const std::string bounded = absl::StrCat("elastic.", key);
+    Error({bounded},
+          absl::StrCat("'", bounded, "' is ", bound, " and 'resources' asks for ", workers,
+                       workers == 1 ? " worker (" : " workers (",
+                       spec_.resources().ranks_per_node().empty() ? "nodes x nproc_per_node"
+                                                                  : "ranks_per_node",
+                       "), ", advice));
+  };
+  if (elastic.min_workers() > workers) {
+    error("min_workers", elastic.min_workers(),
+          "with which the job begins where there is room: ask for more there, or lower this");
+  } else if (elastic.max_workers() > 0 && elastic.max_workers() < workers) {
+    error("max_workers", elastic.max_workers(),
+          "which is more: ask for fewer there, or raise this");
+  }
+}
+
 void Rules::CheckWorkersAndElastic() {
   const Elastic& elastic = spec_.elastic();
   if (elastic.min_workers() < 0 || elastic.max_workers() < 0) return;
@@ -170,7 +193,7 @@ void Rules::CheckWorkersAndElastic() {
                        " is more than 'elastic.max_workers' ", elastic.max_workers()));
     return;
   }
-  if (!spec_.has_train() || spec_.train().shards() < 1) return;
+  if (!spec_.has_train() || spec_.train().shards() < 1) return CheckBoundsOfWorkers(workers);
   const int32_t shards = spec_.train().shards();
   // Too many by flags are told apart (LoadResult::admission): the file has nothing to point at.
   if (workers > shards) {
@@ -182,7 +205,7 @@ void Rules::CheckWorkersAndElastic() {
   // A lower bound may be written alone; one that flags have gone below gives way.
   const bool upper = elastic.max_workers() > 0;
   const int32_t most = upper ? elastic.max_workers() : flags_ ? 0 : elastic.min_workers();
-  if (most <= shards) return;
+  if (most <= shards) return CheckBoundsOfWorkers(workers);
   const std::string bound = upper ? "elastic.max_workers" : "elastic.min_workers";
   Error({bound}, absl::StrCat("'", bound, "' ", most, ": ", TooManyWorkers(most, shards),
                               "; lower '", bound, "' or raise 'train.shards'"));

@@ -15,6 +15,7 @@
 #include "google/protobuf/duration.pb.h"
 #include "job/job_file.h"
 #include "job/meaning/units.h"
+#include "job/meaning/workers.h"
 #include "job/schema.h"
 #include "proto/message_json.h"
 
@@ -204,8 +205,16 @@ void WriteMessage(const Message& message, const std::string& indent, std::string
 }  // namespace
 
 std::string ToYaml(const JobSpec& spec) {
+  JobSpec written = spec;
+  // Bounds that flags, or counted workers, are beyond are written as they are meant then.
+  if (!IsUncounted(spec) && spec.elastic().min_workers() > WantedWorkers(spec)) {
+    written.mutable_elastic()->set_min_workers(LeastWorkers(spec));
+  }
+  if (!IsUncounted(spec) && spec.elastic().max_workers() > 0) {
+    written.mutable_elastic()->set_max_workers(MostWorkers(spec));
+  }
   std::string out;
-  WriteMessage(spec, "", &out);
+  WriteMessage(written, "", &out);
   return out;
 }
 

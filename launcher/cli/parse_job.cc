@@ -59,7 +59,7 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
   if (absl::StrContains(nodes, ':') && !words.has_command) {
     return Usage(absl::StrCat("--nnodes ", nodes,
                               ": a range of hosts is written in the job file, as "
-                              "elastic: {min_workers: A, max_workers: B}"));
+                              "resources: {nodes: MAX} and elastic: {min_workers: LEAST}"));
   }
   if (!job.least_nodes.has_value()) {
     LS_ASSIGN_OR_RETURN(job.nodes, ParseOptionalCount(words, "nnodes", 1));

@@ -188,6 +188,29 @@ TEST(JobErrors, ASetupThatWouldBeLost) {
   EXPECT_NE(Errors(kGood, {"setup=d"}), "") << "there is no command";
 }
 
+// Flags that ask for another number of workers move the bounds (job/meaning/workers.h); a file that
+// has both wrong is not what its author meant.
+TEST(JobErrors, BoundsThatTheFilesOwnWorkersAreBeyond) {
+  const std::string four = std::string(kGood) + "resources: {nproc_per_node: 4}\n";
+  const std::string command = "run: ls\n";
+  EXPECT_THAT(Errors(four + "elastic: {min_workers: 6, max_workers: 8}\n", {"train.shards=8"}),
+              HasSubstr("job.yaml:8:24: error: 'elastic.min_workers' is 6 and 'resources' asks for "
+                        "4 workers (nodes x nproc_per_node)"));
+  EXPECT_THAT(Errors(four + "elastic: {max_workers: 2}\n"),
+              HasSubstr("'elastic.max_workers' is 2 and 'resources' asks for 4 workers"));
+  EXPECT_THAT(Errors(command + "elastic: {min_workers: 2, max_workers: 8}\n"),
+              HasSubstr("'elastic.min_workers' is 2 and 'resources' asks for 1 worker (nodes"));
+  EXPECT_THAT(Errors(command + "resources: {ranks_per_node: [2, 1]}\nelastic: {min_workers: 4}\n"),
+              HasSubstr("asks for 3 workers (ranks_per_node)"));
+  EXPECT_EQ(Errors(four + "elastic: {min_workers: 4, max_workers: 4}\n"), "");
+  EXPECT_EQ(Errors(four + "elastic: {min_workers: 1, max_workers: 8}\n", {"train.shards=8"}), "");
+  // How many they will be is not known yet.
+  EXPECT_EQ(Errors(command + "resources: {nproc_per_node: gpu}\nelastic: {min_workers: 2}\n"), "");
+  const std::string bounds = command + "elastic: {min_workers: 2, max_workers: 3}\n";
+  EXPECT_TRUE(ParseJob(bounds, "job.yaml", {}, {.nodes = 4}).ok());
+  EXPECT_TRUE(ParseJob(bounds, "job.yaml", {}, {.nproc_per_node = 1}).ok());
+}
+
 TEST(JobErrors, PrecisionsAndWhatGoesWithThem) {
   const std::string good = kGood;
   const auto errors = [&](const std::string& precision, const std::string& set) {

@@ -414,7 +414,9 @@ TEST(JobFile, TheBoundsThatTheFileStatesStayWhateverItsNumberOfWorkersBecomes) {
     EXPECT_EQ(bounds(load("4", flags)), eight);
     flags = {};
     flags.nproc_per_node = 2;
-    EXPECT_EQ(bounds(load("4", flags)), two);
+    const JobSpec fewer = load("4", flags);
+    EXPECT_EQ(bounds(fewer), two);
+    EXPECT_EQ(bounds(Load(ToYaml(fewer))), two);
     // By the hosts that are named (a:4,b:4), or by the GPUs that are counted.
     for (const JobSpec& spec : {file, load("gpu", {})}) {
       JobSpec counted = spec;

@@ -138,6 +138,7 @@ const std::map<std::string, Sets>& Beside() {
       {"run", {"train=", "run=pwd"}},
       {"resources.ranks_per_node", {"resources={cpus_per_proc: 1}"}},
       {"resources.nproc_by", {"train.shards=4"}},
+      {"elastic.max_workers", {"train.shards=8"}},
       {"train.model.layers", {"train.model={layers: {sequence: [linear]}}"}},
       {"train.data.fashion_mnist", {"train.data={fashion_mnist: {}}"}},
       {"train.data.idx",

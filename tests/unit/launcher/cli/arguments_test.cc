@@ -422,7 +422,7 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"--rdzv-endpoint=h:1", "--nnodes=2", "--node-rank=2", "j.yaml"}, "it goes from 0 to 1"},
       {{"--node-rank=0", "j.yaml"}, "--node-rank goes with --rdzv-endpoint"},
       {{"--token-file=t", "j.yaml"}, "--token-file goes with --rdzv-endpoint"},
-      {{"--nnodes=1:4", "j.yaml"}, "elastic: {min_workers"},
+      {{"--nnodes=1:4", "j.yaml"}, "nodes: MAX} and elastic: {min_workers: LEAST}"},
       {{"a.yaml", "b.yaml"}, "takes one job file, given are: a.yaml b.yaml"},
       {{"run"}, "takes one job file, none is given"},
       {{"validate", "train.py"}, "launcher train.py"},
