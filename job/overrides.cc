@@ -25,6 +25,7 @@ struct Step {
   std::string name;
   size_t offset = 0;  // in the flag's text
   std::vector<std::string> replaced;
+  bool in_map = false;  // the name of a variable, whose text may be empty
 };
 
 struct Override {
@@ -71,7 +72,7 @@ bool ParsePath(int set, absl::string_view text, std::vector<Step>* path, Reporte
     offset = dot + 1;
     if (field.is_map()) {
       // Names of variables have no dots: the rest is one.
-      path->push_back({std::string(text.substr(offset)), offset, {}});
+      path->push_back({std::string(text.substr(offset)), offset, {}, /*in_map=*/true});
       return true;
     }
     if (field.message_type() == nullptr || IsDuration(field)) {
@@ -104,6 +105,9 @@ bool ParseSet(int set, const std::string& text, Override* parsed, Reporter* repo
   }
   CheckDuplicates(document.root, reporter);
   parsed->value = std::move(document.root);
+  if (parsed->path.back().in_map && equals + 1 == text.size()) {
+    parsed->value.kind = YamlNode::Kind::kScalar;
+  }
   return document.problems.empty();
 }
 

@@ -209,16 +209,20 @@ TEST(JobFile, ACommandHasNoKeysOfTheEngine) {
 }
 
 TEST(JobFile, SetOverridesTheFile) {
-  const JobSpec spec =
-      Load(kTrain, {"train.steps=7", "train.model.mlp.hidden=[8]", "env.A=1", "env.B='x: y'",
-                    "resources.memory=1GiB", "train.data.synthetic={features: 4}", "name=other",
-                    "checkpoint.every=30s", "checkpoint.every="});
+  const JobSpec spec = Load(
+      kTrain, {"train.steps=7", "train.model.mlp.hidden=[8]", "env.A=1", "env.B='x: y'",
+               "resources.memory=1GiB", "train.data.synthetic={features: 4}", "name=other",
+               "checkpoint.every=30s", "checkpoint.every=", "env.CUDA_VISIBLE_DEVICES=", "env.D=x",
+               "env.D=null", "secrets.S=", "resources.labels.rack="});
   EXPECT_EQ(spec.train().steps(), 7);
   EXPECT_EQ(spec.train().epochs(), 0);  // the alternative of the file gives way
   EXPECT_EQ(spec.train().model().mlp().hidden_size(), 1);
   EXPECT_EQ(spec.train().data().synthetic().features(), 4);
   EXPECT_EQ(spec.resources().memory(), 1 << 30);
   EXPECT_EQ(spec.env().at("A"), "1");
+  EXPECT_EQ(spec.env().count("CUDA_VISIBLE_DEVICES"), 1);  // empty, which is no GPU
+  EXPECT_EQ(spec.env().count("D"), 0);
+  EXPECT_EQ(spec.secrets().count("S") + spec.resources().labels().count("rack"), 2);
   EXPECT_EQ(spec.name(), "other");
   EXPECT_EQ(spec.checkpoint().every(), "");
 }
