@@ -16,6 +16,12 @@ absl::Duration DurationOr(const google::protobuf::Duration& duration, absl::Dura
   return value > absl::ZeroDuration() ? value : fallback;
 }
 
+// Here nothing is as good as any time.
+absl::Duration GraceOr(const JobSpec& spec, absl::Duration fallback) {
+  if (!spec.preemption().has_grace()) return fallback;
+  return DurationOr(spec.preemption().grace(), absl::ZeroDuration());
+}
+
 absl::StatusOr<Every> EveryOf(const char* key, const std::string& text, const char* fallback) {
   absl::StatusOr<Every> every = ParseEvery(text.empty() ? fallback : text);
   if (every.ok()) return every;
@@ -38,13 +44,9 @@ int MaxRestarts(const JobSpec& spec) {
   return spec.has_run() ? kDefaultCommandRestarts : kDefaultMaxRestarts;
 }
 
-absl::Duration CommandGrace(const JobSpec& spec) {
-  return DurationOr(spec.preemption().grace(), kDefaultCommandGrace);
-}
+absl::Duration CommandGrace(const JobSpec& spec) { return GraceOr(spec, kDefaultCommandGrace); }
 
-absl::Duration LeaveGrace(const JobSpec& spec) {
-  return DurationOr(spec.preemption().grace(), kDefaultLeaveGrace);
-}
+absl::Duration LeaveGrace(const JobSpec& spec) { return GraceOr(spec, kDefaultLeaveGrace); }
 
 int MostUsefulWorkers(const JobSpec& spec) {
   return spec.has_train() ? spec.train().shards() : std::numeric_limits<int32_t>::max();

@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "job/meaning/defaults.h"
 #include "job/meaning/workers.h"
 
 namespace lockstep::job {
@@ -169,6 +170,15 @@ JobSpec LoadCommand(const std::string& text) {
   const LoadResult result = ParseJob(text, "run.yaml", {});
   EXPECT_TRUE(result.ok()) << result.FormatErrors();
   return result.spec;
+}
+
+TEST(JobFile, AGraceOfNothingIsNone) {
+  const JobSpec at_once = Load("run: ls\npreemption: {grace: 0}\n");
+  EXPECT_EQ(CommandGrace(at_once), absl::ZeroDuration());
+  EXPECT_EQ(LeaveGrace(at_once), absl::ZeroDuration());
+  EXPECT_EQ(CommandGrace(Load(ToYaml(at_once))), absl::ZeroDuration());
+  EXPECT_EQ(CommandGrace(Load("run: ls\npreemption: {}\n")), kDefaultCommandGrace);
+  EXPECT_EQ(TimeLimit(Load("run: ls\ntime_limit: 0\n")), absl::InfiniteDuration());
 }
 
 TEST(JobFile, RunTakesTextAListOrAMapping) {
