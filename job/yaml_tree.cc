@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -59,7 +60,15 @@ class TreeBuilder : public YAML::EventHandler {
       : text_(text), lines_(SplitLines(text)), source_(source), document_(document) {}
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (++documents_ > 1) Fail(At(mark), "a second document; a job file holds one job");
+    if (++documents_ == 1) {
+      first_column_ = At(mark).column;
+      return;
+    }
+    const Place place = At(mark);
+    const bool marked = absl::StartsWith(Line(place), "---");
+    Fail(place, marked || place.column >= first_column_
+                    ? "a second document; a job file holds one job"
+                    : "not valid YAML: this line is indented less than the first key of the file");
   }
   void OnDocumentEnd() override {}
 
@@ -127,6 +136,9 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   absl::string_view Line(const Place& place) const { return lines_[place.line]; }
+  // Moves `place`, where the parser found no key, to the line that looks like one without its ': ',
+  // which is that line or the one before it. Returns whether there is one.
+  bool FindKeyWithoutColon(Place* place) const;
 
  private:
   struct Frame {
@@ -147,6 +159,15 @@ class TreeBuilder : public YAML::EventHandler {
       return;
     }
     document_->problems.push_back({place, "YAML tags have no meaning in a job file"});
+  }
+
+  // The line before `line` that has more than a comment, or -1.
+  int LineBefore(int line) const {
+    while (--line >= 0) {
+      const absl::string_view text = absl::StripAsciiWhitespace(lines_[line]);
+      if (!text.empty() && text[0] != '#') break;
+    }
+    return line;
   }
 
   absl::string_view Rest(const Place& place) const {
@@ -245,10 +266,41 @@ class TreeBuilder : public YAML::EventHandler {
   std::map<YAML::anchor_t, YamlNode> anchors_;
   int nodes_ = 0;
   int documents_ = 0;
+  int first_column_ = 0;  // of the first document
 };
 
-// The parser's terse words, made plain where users meet them often.
-std::string Explain(const std::string& message, absl::string_view line) {
+size_t Indentation(absl::string_view line) {
+  return std::min(line.find_first_not_of(" \t"), line.size());
+}
+
+bool TreeBuilder::FindKeyWithoutColon(Place* place) const {
+  int line = place->line;
+  for (int tries = 0; tries < 2 && line >= 0; ++tries, line = LineBefore(line)) {
+    const absl::string_view text = absl::StripAsciiWhitespace(lines_[line]);
+    if (absl::StrContains(text, ": ") || absl::EndsWith(text, ":")) continue;
+    // No key: an item, a text in quotes, the middle of a list.
+    if (text.empty() || absl::StrContains("#-?[]{},\"'&*!|>%@`", text.substr(0, 1)) ||
+        absl::StrContains(",[]{}", text.substr(text.size() - 1))) {
+      return false;
+    }
+    // More of the text that the line before it begins.
+    const size_t indentation = Indentation(lines_[line]);
+    const int before = LineBefore(line);
+    if (before >= 0 && Indentation(lines_[before]) < indentation &&
+        !absl::EndsWith(absl::StripAsciiWhitespace(lines_[before]), ":")) {
+      return false;
+    }
+    place->line = line;
+    place->column = static_cast<int>(indentation);
+    place->width = static_cast<int>(text.size());
+    return true;
+  }
+  return false;
+}
+
+// The parser's terse words, made plain where users meet them often. `rest`: of the line, from the
+// place on.
+std::string Explain(const std::string& message, absl::string_view line, absl::string_view rest) {
   const absl::string_view indentation = line.substr(0, line.find_first_not_of(" \t"));
   if (absl::StrContains(message, "tab") || absl::StrContains(indentation, "\t")) {
     return "not valid YAML: a tab in the indentation; YAML indents with spaces";
@@ -268,7 +320,30 @@ std::string Explain(const std::string& message, absl::string_view line) {
   if (absl::StrContains(message, "end of sequence not found")) {
     return "not valid YAML: this line fits neither the list before it nor its indentation";
   }
+  if (absl::StrContains(message, "anchor is not defined")) {
+    return "not valid YAML: a text that begins with '*' has to be in quotes; without them it "
+           "stands "
+           "for an anchor, and there is none of this name";
+  }
+  if (absl::StrContains(message, "unknown token") && !rest.empty()) {
+    return absl::StrCat("not valid YAML: a text that begins with '", rest.substr(0, 1),
+                        "' has to be in quotes");
+  }
   return absl::StrCat("not valid YAML: ", message);
+}
+
+// Returns what is wrong where the parser gave up.
+YamlProblem ProblemOf(const YAML::Exception& error, const TreeBuilder& builder) {
+  Place place = builder.At(error.mark);
+  const absl::string_view line = builder.Line(place);
+  const absl::string_view rest = line.substr(std::min<size_t>(place.column, line.size()));
+  std::string message = Explain(error.msg, line, rest);
+  const bool no_key = absl::StrContains(error.msg, "illegal map value") ||
+                      absl::StrContains(error.msg, "end of map not found");
+  if (no_key && !absl::StrContains(message, "a tab") && builder.FindKeyWithoutColon(&place)) {
+    message = "not valid YAML: a key and its value have ': ' between them, and this line has none";
+  }
+  return {place, std::move(message)};
 }
 
 }  // namespace
@@ -310,8 +385,7 @@ YamlDocument ParseYaml(absl::string_view text, int source) {
   } catch (const Stop&) {
     // The problem is recorded.
   } catch (const YAML::Exception& error) {
-    const Place place = builder.At(error.mark);
-    document.problems.push_back({place, Explain(error.msg, builder.Line(place))});
+    document.problems.push_back(ProblemOf(error, builder));
   } catch (const std::exception& error) {
     document.problems.push_back(
         {{source, 0, 0, 1}, absl::StrCat("not valid YAML: ", error.what())});

@@ -179,6 +179,33 @@ TEST(JobErrors, PathsThatAShellWouldExpand) {
   EXPECT_EQ(Errors("run: 'ls ~ $HOME'\nsetup: 'ls ${HOME}'\nenv: {A: ~/b, B: $PATH}\n"), "");
 }
 
+// The parser sees some of these a line later, and calls others by names that users do not know.
+TEST(JobErrors, SlipsOfYamlAreToldWhereTheyAre) {
+  const std::string no_colon = "error: not valid YAML: a key and its value have ': ' between them";
+  const std::vector<Case> cases = {
+      {"train:\n  epochs: 5\n  global_batch 8\n  steps: 5\n", "job.yaml:3:3: " + no_colon},
+      {"train:\n  epochs: 5\n  global_batch:8\n  steps: 5\n", "job.yaml:3:3: " + no_colon},
+      {"train:\n  epochs: 5\n  global_batch = 8\n  # eight\n\n  a: 5\n",
+       "job.yaml:3:3: " + no_colon},
+      {"train:\n  epochs: 5\n  global_batch 8\nname: x\n", "job.yaml:3:3: " + no_colon},
+      {"train:\n  global_batch 8\n  epochs: 5\n", "job.yaml:2:3: " + no_colon},
+      {"name x\nqueue: q\n", "job.yaml:1:1: " + no_colon},
+      {"name: x\nqueue q\n", "job.yaml:2:1: error: unknown key 'queue q' in the job file; did you"},
+      {"run: ls\n  a b\n  c: d\n", "job.yaml:3:4: error: not valid YAML: a ':' where no key"},
+      {"run: ls\n  -l\n  a: b\n", "job.yaml:3:4: error: not valid YAML: a ':' where no key"},
+      {"  name: x\nqueue: q\n",
+       "job.yaml:2:1: error: not valid YAML: this line is indented less than the first key"},
+      {"name: x\n--- # next\nname: y\n", "a second document; a job file holds one job"},
+      {"name: *.bias\n", "job.yaml:1:7: error: not valid YAML: a text that begins with '*' has to"},
+      {"run: @x\n",
+       "job.yaml:1:6: error: not valid YAML: a text that begins with '@' has to be in"},
+      {"run: `x`\n", "job.yaml:1:6: error: not valid YAML: a text that begins with '`' has to be"},
+      {"run: %x\n",
+       "job.yaml:1:6: error: not valid YAML: a text that begins with '%' has to be in"},
+  };
+  for (const Case& c : cases) EXPECT_THAT(Errors(c.line), HasSubstr(c.expected)) << c.line;
+}
+
 TEST(JobErrors, ASetupThatWouldBeLost) {
   EXPECT_THAT(Errors("run: {command: a, setup: b}\nsetup: c\n", {}),
               HasSubstr("job.yaml:2:1: error: 'setup' stands beside 'run' and, on line 1, in it"));
