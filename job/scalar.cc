@@ -103,6 +103,10 @@ std::string CheckText(const FieldDescriptor& field, std::string* text) {
     }
     return absl::StrCat("expected one of ", absl::StrJoin(rule.choices, ", "));
   }
+  // What has to be there, or would be the default, is not said by nothing.
+  if (text->empty() && (rule.required || !rule.fallback.empty())) {
+    return "write a value or remove the key";
+  }
   switch (rule.form) {
     case Form::kName:
       if (IsName(*text)) return "";
