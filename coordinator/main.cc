@@ -19,6 +19,7 @@
 #include "common/log.h"
 #include "common/mutex_checks.h"
 #include "common/openssl_at_exit.h"
+#include "common/standard_descriptors.h"
 #include "coordinator/backup_verb.h"
 #include "coordinator/candidate.h"
 #include "coordinator/flags.h"
@@ -78,6 +79,7 @@ int Main(int argc, char** argv) {
 }  // namespace lockstep::coordinator
 
 int main(int argc, char** argv) {
+  lockstep::TakeStandardDescriptors();
   lockstep::SkipMutexChecksInRelease();
   lockstep::KeepOpenSslUntilTheEnd();
   return lockstep::coordinator::Main(argc, argv);

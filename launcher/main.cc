@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/mutex_checks.h"
 #include "common/openssl_at_exit.h"
+#include "common/standard_descriptors.h"
 #include "launcher/cli/arguments.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/text.h"
@@ -64,6 +65,7 @@ int Main(const std::string& program, const std::vector<std::string>& arguments) 
 }  // namespace lockstep::launcher
 
 int main(int argc, char** argv) {
+  lockstep::TakeStandardDescriptors();
   lockstep::SkipMutexChecksInRelease();
   lockstep::KeepOpenSslUntilTheEnd();
   // What an agent starts for each job.

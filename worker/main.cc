@@ -23,6 +23,7 @@
 #include "common/log.h"
 #include "common/mutex_checks.h"
 #include "common/openssl_at_exit.h"
+#include "common/standard_descriptors.h"
 #include "engine/engine.h"
 #include "engine/exec/kernel_choice.h"
 #include "google/protobuf/message_lite.h"
@@ -71,6 +72,7 @@ bool ReadMessage(int fd, google::protobuf::MessageLite* message) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  lockstep::TakeStandardDescriptors();
   lockstep::SkipMutexChecksInRelease();
   lockstep::KeepOpenSslUntilTheEnd();
   ::prctl(PR_SET_NAME, "worker");  // started from a descriptor it would be called by its number

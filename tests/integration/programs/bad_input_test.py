@@ -240,6 +240,39 @@ class BadInput(harness.ProgramTest):
             self.assertEqual(done.returncode, 1, arguments)
             self.assertIn(b"could not be written to stdout", done.stderr)
 
+    def without_stdout(self, program, *arguments):
+        done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", os.path.join(harness.BIN, program), *arguments],
+                              check=False, cwd=self.dir, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                              env=self.environment(), text=True, timeout=harness.patient())
+        return done.returncode, done.stderr
+
+    def test_an_answer_without_a_standard_output(self):
+        """Nothing else of the program gets its number."""
+        job = self.write("job.yaml", harness.synthetic_job(nproc=1))
+        for arguments in (("validate", job), ("plan", job), ("run", "-o", "json", job), ("run", job)):
+            code, err = self.without_stdout("launcher", *arguments)
+            self.assertEqual(code, 1, (arguments, err))
+            self.assertIn("error: ", err)
+        bench = ("bench", "collectives", "-e", "4", "--operations=barrier", "--seconds=0.01")
+        code, err = self.without_stdout("launcher", *bench)
+        self.assertEqual(code, 1, err)
+
+    def test_a_coordinator_without_streams_writes_its_log_nowhere_else(self):
+        state = os.path.join(self.dir, "state")
+        ready_read, ready_write = os.pipe()
+        command = ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", os.path.join(harness.BIN, "coordinator"),
+                   f"--listen=unix:{self.dir}/socket", f"--state-dir={state}", f"--ready-fd={ready_write}"]
+        child = subprocess.Popen(command, env=self.environment(LOCKSTEP_LOG="debug"), cwd=self.dir,
+                                 pass_fds=(ready_write,), stdout=subprocess.DEVNULL)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.terminate)
+        os.close(ready_write)
+        with os.fdopen(ready_read) as ready:
+            self.assertTrue(ready.readline(), "it says where it listens")
+        self.assertEqual(self.launch("list", "--coordinator", f"unix:{self.dir}/socket")[0], 0)
+        with open(os.path.join(state, "journal.lock"), encoding="utf-8") as lock:
+            self.assertEqual(lock.read().strip(), str(child.pid))
+
     def test_a_result_that_cannot_be_written(self):
         job = self.write("job.yaml", harness.synthetic_job())
         for form in ("json", "table"):
