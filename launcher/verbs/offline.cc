@@ -89,21 +89,21 @@ bool IsTrained(const JobSpec& spec) {
   return false;
 }
 
-// A job file's spec; false after its errors were shown.
-bool LoadJob(const JobArgs& args, JobSpec* spec) {
-  absl::StatusOr<job::LoadResult> loaded = LoadGoodJob(args);
-  if (loaded.ok()) {
-    *spec = std::move(loaded->spec);
-    return IsTrained(*spec);
-  }
-  Complain(loaded.status());
-  return false;
+// The spec of a job file, which is not run: how many workers this host would have is not asked.
+// Returns 0, or the exit code after its errors were shown.
+int LoadJob(const JobArgs& args, JobSpec* spec) {
+  absl::StatusOr<job::LoadResult> loaded = LoadGoodJob(args, Counted::kByCoordinator);
+  if (!loaded.ok()) return Complain(loaded.status());
+  *spec = std::move(loaded->spec);
+  return IsTrained(*spec) ? kExitOk : kExitBadJobFile;
 }
 
 }  // namespace
 
 int RunVerb(const PlanArgs& args) {
-  absl::StatusOr<job::LoadResult> job = LoadJobOfRun(args);
+  // Another GPU says nothing of how many of them there are.
+  absl::StatusOr<job::LoadResult> job =
+      LoadJobOfRun(args, args.gpu.empty() ? Counted::kHere : Counted::kByCoordinator);
   if (!job.ok()) return Complain(job.status());
   if (!job->ok()) {
     std::cerr << job->FormatErrors();
@@ -128,8 +128,8 @@ int RunVerb(const EvalArgs& args) {
   eval->set_model(args.model);
   eval->set_threads(args.threads);
   eval->set_device(args.device);
-  if (!args.data.job_file.empty() && !LoadJob(args.data, eval->mutable_data())) {
-    return kExitBadJobFile;
+  if (!args.data.job_file.empty()) {
+    if (const int code = LoadJob(args.data, eval->mutable_data()); code != kExitOk) return code;
   }
   return Finish(request, "");
 }
@@ -144,8 +144,8 @@ int RunVerb(const PredictArgs& args) {
   predict->set_inputs(args.inputs);
   predict->set_out(args.out);
   predict->set_probabilities(args.probabilities);
-  if (!args.data.job_file.empty() && !LoadJob(args.data, predict->mutable_data())) {
-    return kExitBadJobFile;
+  if (!args.data.job_file.empty()) {
+    if (const int code = LoadJob(args.data, predict->mutable_data()); code != kExitOk) return code;
   }
   return Finish(request, "");
 }
@@ -184,7 +184,7 @@ int RunVerb(const CompareArgs& args) {
   OfflineRequest request;
   request.set_json(args.common.output == Output::kJson);
   CompareRequest* compare = request.mutable_compare();
-  if (!LoadJob(args.job, compare->mutable_spec())) return kExitBadJobFile;
+  if (const int code = LoadJob(args.job, compare->mutable_spec()); code != kExitOk) return code;
   compare->set_a(args.a);
   compare->set_b(args.b);
   if (args.tolerance.has_value()) compare->set_tolerance(*args.tolerance);

@@ -131,6 +131,13 @@ class Verbs(harness.ProgramTest):
         code, out, err = self.launch("eval", model, "--data", other, "-o", "json")
         self.assertEqual(code, 0, err)
         self.assertEqual(json.loads(out)["samples"], 77)
+        # They have no workers to count.
+        counted = self.write("counted.yaml", harness.synthetic_job().replace(
+            "{nproc_per_node: 4, device: cpu}", "{nproc_per_node: gpu}"))
+        for command in (("eval", model, "--data"), ("predict", model, "--data"), ("plan", "--device=cuda:h200"),
+                        ("compare", "--a=planned", "--b=unplanned")):
+            code, out, err = self.launch(*command, counted, env={"LOCKSTEP_CUDA_MODULE": "/nowhere.so"})
+            self.assertEqual(code, 0, (command, err))
 
         code, out, err = self.launch("predict", model)
         self.assertEqual(code, 0, err)
