@@ -80,6 +80,7 @@ absl::StatusOr<Command> ParseGenerate(const Line& line) {
 // `launcher bench collectives`, with nccl-tests' flags for sizes.
 absl::StatusOr<Command> ParseBench(const Line& line) {
   const Words& words = line.words;
+  constexpr int kMostRanks = 4096;  // as resources.nproc_per_node
   static const auto* const kOperations = new std::vector<std::string>{
       "tree_reduce", "all_reduce", "reduce_scatter", "all_gather", "broadcast",
       "sendrecv",    "barrier",    "local_sum",      "memcpy"};
@@ -91,6 +92,9 @@ absl::StatusOr<Command> ParseBench(const Line& line) {
   args.common = line.common;
   if (words.Has("nproc-per-node")) {
     LS_ASSIGN_OR_RETURN(args.ranks, ParseCount("nproc-per-node", words.Last("nproc-per-node"), 1));
+    if (args.ranks > kMostRanks) {
+      return Usage(absl::StrCat("--nproc-per-node ", args.ranks, ": at most ", kMostRanks));
+    }
   }
   args.shards = args.ranks;
   if (words.Has("shards")) {

@@ -21,6 +21,7 @@
 #include "job/job_file.h"
 #include "launcher/agent/host.h"
 #include "launcher/cli/exit_codes.h"
+#include "launcher/local_run/hosts_of_run.h"
 #include "launcher/local_run/hosts_plan.h"
 #include "launcher/local_run/submission.h"
 #include "launcher/verbs/connect.h"
@@ -167,6 +168,7 @@ int RunVerb(const GenerateArgs& args) {
 }
 
 int RunVerb(const BenchArgs& args) {
+  if (absl::Status room = CheckMemory(JobSpec(), args.ranks); !room.ok()) return Complain(room);
   OfflineRequest request;
   request.set_json(args.common.output == Output::kJson);
   BenchCollectivesRequest* bench = request.mutable_bench_collectives();

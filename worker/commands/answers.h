@@ -24,6 +24,9 @@ absl::Status AnswerGenerate(const GenerateRequest& request, bool json);
 // Errors: those of RunForked; DataLoss when a result is wrong.
 absl::Status AnswerBenchCollectives(const BenchCollectivesRequest& request, bool json);
 
+// The error of an answer that stdout did not take. `error`: errno. Returns Unavailable.
+absl::Status ResultNotWritten(int error);
+
 }  // namespace lockstep::worker
 
 #endif  // LOCKSTEP_WORKER_COMMANDS_ANSWERS_H_

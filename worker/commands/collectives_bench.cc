@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `launcher bench collectives`: what the data plane between ranks of this host does.
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -305,7 +306,8 @@ void PrintHead(const BenchCollectivesRequest& request) {
               "COUNT", "TYPE", "REDOP", "TIME(us)", "LEAST", "MOST", "ALGBW", "BUSBW", "#WRONG");
 }
 
-void PrintRow(const Measured& row) {
+// Returns whether stdout took it; else errno says why.
+bool PrintRow(const Measured& row) {
   const bool sums = absl::StrContains(row.operation, "reduce") || row.operation == "local_sum";
   std::printf("%-15s %11lld %11lld %-6s %-6s %11.2f %11.2f %11.2f %9.3f %9.3f %7s\n",
               row.operation.c_str(), static_cast<long long>(row.size.bytes),
@@ -313,7 +315,7 @@ void PrintRow(const Measured& row) {
               row.median * 1e6, row.least * 1e6, row.most * 1e6, row.AlgorithmBandwidth(),
               row.AlgorithmBandwidth() * row.bus_factor,
               row.wrong < 0 ? "-" : absl::StrCat(row.wrong).c_str());
-  std::fflush(stdout);
+  return std::fflush(stdout) == 0;
 }
 
 std::string RowJson(const Measured& row) {
@@ -342,7 +344,7 @@ absl::Status RunRankBench(const BenchCollectivesRequest& request, bool json, Com
     for (const Case& size : CasesOf(request, operation)) {
       LS_ASSIGN_OR_RETURN(const Measured row, bench.Measure(operation, size));
       wrong += std::max<int64_t>(row.wrong, 0);
-      if (speaks && !json) PrintRow(row);
+      if (speaks && !json && !PrintRow(row)) return ResultNotWritten(errno);
       rows.Raw(RowJson(row));
     }
   }
@@ -357,7 +359,7 @@ absl::Status RunRankBench(const BenchCollectivesRequest& request, bool json, Com
                                  .Done();
     std::printf("%s\n", text.c_str());
   }
-  if (speaks) std::fflush(stdout);
+  if (speaks && std::fflush(stdout) != 0) return ResultNotWritten(errno);
   if (wrong == 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(wrong, " elements are wrong: see the column #WRONG"));
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cerrno>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -60,7 +61,7 @@ absl::Status Show(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
     return absl::OkStatus();
   }
-  return absl::UnavailableError("stdout was closed");
+  return ResultNotWritten(errno);
 }
 
 std::string Answer(const GenerateRequest& request, bool bytes, absl::Span<const int32_t> made,

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/json.h"
 #include "common/status.h"
 #include "engine/cuda/gpu_roofline.h"
@@ -54,6 +56,11 @@ int CodeOf(const absl::Status& status) {
 }
 
 }  // namespace
+
+absl::Status ResultNotWritten(int error) {
+  return absl::UnavailableError(
+      absl::StrCat("the result could not be written to stdout: ", std::strerror(error)));
+}
 
 int ThreadsOf(const OfflineRequest& request) {
   switch (request.verb_case()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -92,7 +93,7 @@ class Output {
   absl::Status Write(std::string_view text) {
     if (file_ != nullptr) return file_->Append(text);
     if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size()) return absl::OkStatus();
-    return absl::UnavailableError("stdout was closed");
+    return ResultNotWritten(errno);
   }
   absl::Status Close() { return file_ != nullptr ? file_->Commit() : absl::OkStatus(); }
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import struct
+import subprocess
 import unittest
 
 import harness
@@ -94,6 +95,16 @@ class Verbs(harness.ProgramTest):
         for row in result["rows"]:
             self.assertGreater(row["microseconds"], 0, row)
             self.assertIn(row["wrong"], (0, None), row)
+
+    def test_bench_collectives_without_room_for_its_table_fails(self):
+        for form in ("json", "table"):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([os.path.join(harness.BIN, "launcher"), "bench", "collectives", "-e", "4KiB",
+                                       "--nproc-per-node=2", "--operations=barrier", "--seconds=0.01", "-o", form],
+                                      check=False, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE,
+                                      text=True, timeout=harness.patient())
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("could not be written to stdout: No space left on device", done.stderr)
 
     def test_bench_collectives_without_the_memory_says_so(self):
         code, out, err = self.launch("bench", "collectives", "-e", "900GiB", "--operations=barrier")

@@ -396,6 +396,7 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"bench", "collectives", "--operations=barier"}, "did you mean 'barrier'?"},
       {{"bench", "collectives", "--nproc-per-node=3", "--shards=2"}, "at least 3"},
       {{"bench", "collectives", "-b", "2MiB", "-e", "1MiB"}, "--max-bytes is less"},
+      {{"bench", "collectives", "--nproc-per-node=4097"}, "--nproc-per-node 4097: at most 4096"},
       {{"generate", "m", "--tokens=-1"}, "--tokens -1: expected a whole number"},
       {{"generate", "m", "--temperature=warm"},
        "--temperature warm: expected a number from 0 to 1e6"},
