@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "common/json.h"
 #include "common/status.h"
 #include "job/job_file.h"
 #include "launcher/cli/parse.h"
@@ -48,7 +49,7 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
     }
   }
   if (const auto sets = words.flags.find("set"); sets != words.flags.end()) job.sets = sets->second;
-  if (words.Has("name")) job.sets.push_back("name=" + words.Last("name"));
+  if (words.Has("name")) job.sets.push_back("name=" + JsonString(words.Last("name")));
   LS_ASSIGN_OR_RETURN(const std::optional<int> restarts,
                       ParseOptionalCount(words, "max-restarts", 0));
   if (restarts) job.sets.push_back(absl::StrCat("restart.max_restarts=", *restarts));
@@ -74,14 +75,14 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
   }
   if (words.Has("profile")) job.sets.push_back("profile.steps=all");
   if (words.Has("profile-steps")) {
-    job.sets.push_back(absl::StrCat("profile.steps=\"", words.Last("profile-steps"), "\""));
+    job.sets.push_back("profile.steps=" + JsonString(words.Last("profile-steps")));
   }
   if (words.Has("profile-sort")) {
-    job.sets.push_back("profile.sort=" + words.Last("profile-sort"));
+    job.sets.push_back("profile.sort=" + JsonString(words.Last("profile-sort")));
   }
   if (words.Has("interpret")) job.sets.push_back("debug.interpret=true");
   if (words.Has("dump-tensors")) {
-    job.sets.push_back(absl::StrCat("debug.dump_tensors=\"", words.Last("dump-tensors"), "\""));
+    job.sets.push_back("debug.dump_tensors=" + JsonString(words.Last("dump-tensors")));
   }
   job.run_dir = words.Last("run-dir");
   job.runs_dir = words.Last("runs-dir");

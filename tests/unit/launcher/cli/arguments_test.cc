@@ -48,6 +48,9 @@ TEST(Arguments, RunIsTheDefault) {
   EXPECT_EQ(args.job.nproc_per_node->count, 4);
   EXPECT_EQ(args.common.output, Output::kJson);
   EXPECT_THAT(args.job.sets, ElementsAre("train.epochs=1", "name=x", "restart.max_restarts=0"));
+  // Texts as they are, whatever YAML makes of them.
+  const auto named = Parse<RunArgs>({"--name", "~", "--dump-tensors", "a\\new \"b\" #c", "j.yaml"});
+  EXPECT_THAT(named.job.sets, ElementsAre("name=\"~\"", R"(debug.dump_tensors="a\\new \"b\" #c")"));
   EXPECT_EQ(Parse<RunArgs>({"run", "a.yaml"}).job.job_file, "a.yaml");
   EXPECT_EQ(Parse<RunArgs>({"--nproc-per-node=auto", "a.yaml"}).job.nproc_per_node->kind,
             ProcCount::Kind::kAuto);
@@ -275,7 +278,7 @@ TEST(Arguments, VerbsThatLookIntoAJob) {
   EXPECT_EQ(compare.shard, 1);
   const RunArgs run = Parse<RunArgs>(
       {"--profile-steps=2:3", "--profile-sort", "self", "--dump-tensors", "d e", "j.yaml"});
-  EXPECT_THAT(run.job.sets, ElementsAre("profile.steps=\"2:3\"", "profile.sort=self",
+  EXPECT_THAT(run.job.sets, ElementsAre("profile.steps=\"2:3\"", "profile.sort=\"self\"",
                                         "debug.dump_tensors=\"d e\""));
 }
 

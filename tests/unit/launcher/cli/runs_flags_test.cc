@@ -82,7 +82,7 @@ TEST(RunsFlags, ValidateAndPlanTakeTheFlagsOfARun) {
     EXPECT_EQ(args.job.nproc_per_node->count, 2);
     EXPECT_EQ(*args.job.nodes, 2);
     EXPECT_EQ(args.job.run_dir, "d");
-    EXPECT_THAT(args.job.sets, ElementsAre("a=b", "name=x", "profile.sort=self"));
+    EXPECT_THAT(args.job.sets, ElementsAre("a=b", "name=\"x\"", "profile.sort=\"self\""));
     EXPECT_THAT(args.hosts->hosts, ElementsAre(HostSlots{"a", 0}, HostSlots{"b", 3}));
     EXPECT_EQ(args.interfaces, "eth0");
   };
