@@ -10,13 +10,16 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <iostream>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
 #include "common/limits.h"
+#include "common/printable.h"
 #include "common/status.h"
 #include "job/job_file.h"
 #include "launcher/agent/host.h"
@@ -136,6 +139,11 @@ int RunVerb(const EvalArgs& args) {
 }
 
 int RunVerb(const PredictArgs& args) {
+  std::error_code not_there;
+  if (!args.inputs.empty() && std::filesystem::equivalent(args.inputs, args.out, not_there)) {
+    std::cerr << "error: '" << Printable(args.out) << "' of --out would write over --inputs\n";
+    return kExitUsage;
+  }
   OfflineRequest request;
   request.set_json(args.common.output == Output::kJson);
   PredictRequest* predict = request.mutable_predict();

@@ -199,6 +199,13 @@ class Verbs(harness.ProgramTest):
         lines = [json.loads(line) for line in out.splitlines()]
         self.assertEqual(len(lines), 3)
         self.assertEqual(lines[0]["probabilities"], lines[2]["probabilities"])
+        before = read_npy(path)
+        os.symlink(path, os.path.join(self.dir, "y.npy"))
+        for out in (path, "y.npy"):
+            code, _, err = self.launch("predict", model, "--inputs", path, "--out", out)
+            self.assertEqual(code, 2, err)
+            self.assertIn("--out would write over --inputs", err)
+            self.assertEqual(read_npy(path), before)
         code, out, err = self.launch("predict", os.path.join(self.dir, "none"))
         self.assertEqual(code, 1)
         self.assertIn("config.json", err)
