@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status.h"
+#include "common/step_range.h"
 #include "job/meaning/schedule.h"
 #include "worker/control/step_header.h"
 #include "worker/state/partial_sums.h"
@@ -94,6 +95,14 @@ absl::StatusOr<JobData> OpenJobData(const JobSpec& job) {
 std::vector<std::string> WarningsOf(const CompiledJob& compiled) {
   const Train& train = compiled.job.train();
   std::vector<std::string> warnings = job::ScheduleWarnings(train.schedule(), compiled.total_steps);
+  const Debug& debug = compiled.job.debug();
+  const absl::StatusOr<StepRange> dumped = StepRange::Parse(debug.steps());
+  if (!debug.dump_tensors().empty() && !debug.steps().empty() && dumped.ok() &&
+      dumped->first > compiled.total_steps) {
+    warnings.push_back(absl::StrCat("'debug.steps': ", debug.steps(),
+                                    " dumps nothing, as the run's last step is ",
+                                    compiled.total_steps));
+  }
   // Of muon's parameters its matrices alone have a momentum.
   const std::vector<engine::StateEntry>& state = compiled.plan->state();
   const bool matrices = std::any_of(state.begin(), state.end(), [](const auto& entry) {

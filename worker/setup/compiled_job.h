@@ -57,8 +57,8 @@ struct CompiledJob {
   MemoryNeed need;
   std::vector<std::string> tuning_files;  // of a GPU: engine::Memory
 };
-// Returns what of the job has no effect, a sentence each: of its schedule (ScheduleWarnings) and of
-// muon where the model has nothing for it. It is allowed, and seldom meant.
+// Returns what of the job has no effect, a sentence each: of its schedule (ScheduleWarnings), of
+// its dumps and of muon where the model has nothing for it. It is allowed, and seldom meant.
 std::vector<std::string> WarningsOf(const CompiledJob& compiled);
 
 // With the vectors that are reduced in `place`. Errors: InvalidArgument, also when recompute is

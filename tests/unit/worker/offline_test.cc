@@ -24,6 +24,7 @@ namespace lockstep::worker {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(MemoryNeed, AddsUpAndAgreesWithThePlan) {
   const Compiled job(SmallJob());
@@ -189,6 +190,21 @@ TEST(JobReport, CountsRanksFlopsAndBytes) {
   EXPECT_GT(report.ranks[0].step_seconds, report.ranks[0].flops / 1e9);
   EXPECT_THAT(ReportText(report), HasSubstr("activations"));
   EXPECT_THAT(ReportJson(report), HasSubstr("\"parameters\":2949,"));
+}
+
+TEST(JobReport, WarnsOfADumpOfStepsThatTheRunHasNot) {
+  JobSpec spec = SmallJob();
+  const auto text = [&] {
+    const Compiled job(spec);
+    return ReportText(ReportOf(job.compiled, job.data.train->size(), {1e9, 1e9, 2}));
+  };
+  spec.mutable_debug()->set_steps("5000:6000");
+  EXPECT_THAT(text(), Not(HasSubstr("debug.steps"))) << "nothing is dumped anyway";
+  spec.mutable_debug()->set_dump_tensors("d");
+  EXPECT_THAT(text(),
+              HasSubstr("'debug.steps': 5000:6000 dumps nothing, as the run's last step is "));
+  spec.mutable_debug()->set_steps("1:6000");
+  EXPECT_THAT(text(), Not(HasSubstr("debug.steps")));
 }
 
 TEST(JobReport, WarnsOfAScheduleThatIsLongerThanTheRun) {
