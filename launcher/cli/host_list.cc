@@ -88,7 +88,9 @@ absl::StatusOr<std::vector<HostSlots>> ParseHostFile(const std::string& text,
                                                      const std::string& file) {
   std::vector<HostSlots> hosts;
   int number = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+  absl::string_view lines = text;
+  absl::ConsumePrefix(&lines, "\xEF\xBB\xBF");  // a byte order mark
+  for (absl::string_view line : absl::StrSplit(lines, '\n')) {
     ++number;
     const std::vector<absl::string_view> words =
         absl::StrSplit(line.substr(0, line.find('#')), absl::ByAnyChar(" \t\r"), absl::SkipEmpty());

@@ -95,9 +95,12 @@ TEST(Arguments, ARunOnHosts) {
 }
 
 TEST(Arguments, HostFiles) {
-  const auto hosts = ParseHostFile("# all\n a  slots=2 # old\n\nb:3\r\nc\tslots=1", "hosts");
+  const auto hosts =
+      ParseHostFile("\xEF\xBB\xBF# all\n a  slots=2 # old\n\nb:3\r\nc\tslots=1", "hosts");
   ASSERT_TRUE(hosts.ok()) << hosts.status();
   EXPECT_THAT(*hosts, ElementsAre(HostSlots{"a", 2}, HostSlots{"b", 3}, HostSlots{"c", 1}));
+  // Written by an editor that puts a byte order mark at the beginning.
+  EXPECT_TRUE(ParseHostFile("\xEF\xBB\xBFx\n", "hosts").ok());
   EXPECT_THAT(std::string(ParseHostFile("a\nb max_slots=3\n", "hosts").status().message()),
               HasSubstr("hosts:2: 'max_slots=3' is not understood"));
   EXPECT_THAT(std::string(ParseHostFile("#\n", "hosts").status().message()),
