@@ -293,8 +293,8 @@ const std::vector<Flag>& AllFlags() {
       {.name = "kill",
        .value = kFault,
        .verbs = {"chaos"},
-       .help = "kill the rank, or the coordinator, there; /reduce, /reduced, /committed, /eval, "
-               "/save, /join, /checkpoint, /begun: the place"},
+       .help = "kill the rank, or the coordinator, there; /start, /reduce, /reduced, /committed, "
+               "/eval, /save, /join, /checkpoint, /begun, /best: the place"},
       {.name = "exit", .value = "rank:R@step:S=CODE", .verbs = {"chaos"}, .help = "let it exit"},
       {.name = "segv", .value = kFault, .verbs = {"chaos"}, .help = "a segmentation fault"},
       {.name = "abort",

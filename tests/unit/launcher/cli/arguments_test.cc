@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/chaos.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/cli/exit_codes.h"
@@ -385,6 +386,13 @@ TEST(Arguments, HelpForEveryVerb) {
   EXPECT_EQ(Parse<HelpArgs>({"--help"}).verb, "");
   EXPECT_EQ(Parse<HelpArgs>({"submit", "--help"}).verb, "submit");
   EXPECT_EQ(Parse<HelpArgs>({"help", "logs"}).verb, "logs");
+  // All places of a fault, which the complaint of a wrong one lists.
+  const absl::Status wrong = chaos::Parse("kill", "rank:0@step:1/nowhere").status();
+  for (const char* place : {"/start", "/reduce", "/reduced", "/committed", "/eval", "/save",
+                            "/join", "/checkpoint", "/begun", "/best"}) {
+    EXPECT_THAT(std::string(wrong.message()), HasSubstr(place));
+    EXPECT_THAT(HelpText("chaos"), HasSubstr(place));
+  }
   for (const std::string& verb : Verbs()) {
     const std::string text = HelpText(verb);
     EXPECT_THAT(text, HasSubstr("Usage: launcher")) << verb;
