@@ -25,6 +25,8 @@ namespace {
 // after which others go on only then, it is told sooner.
 constexpr absl::Duration kLogWritten = absl::Milliseconds(900);
 constexpr absl::Duration kLogOfFailed = absl::Milliseconds(100);
+// The exit code of a job that found no room on this host's disk (docs/exit_codes.md).
+constexpr int kNoRoom = 5;
 
 }  // namespace
 
@@ -335,6 +337,7 @@ void AgentImpl::OnStartFailed(WorkerProcess* worker, const absl::Status& why, bo
   agent_event::StartFailed event;
   event.node_unfit = node_unfit;
   event.may_pass = !node_unfit && (absl::IsUnavailable(why) || absl::IsResourceExhausted(why));
+  if (absl::IsResourceExhausted(why)) event.exit_code = kNoRoom;
   event.incarnation = worker->incarnation();
   event.order = Conclude(worker);
   event.why = ExplainStartFailure(why);

@@ -277,7 +277,7 @@ void AgentMachine::Handle(const agent_event::StartFailed& event) {
   worker->record.set_start_error(event.why);
   worker->record.set_node_unfit(event.node_unfit);
   worker->record.set_may_pass(event.may_pass);
-  worker->record.set_exit_code(1);
+  worker->record.set_exit_code(event.exit_code);
   if (worker->order == 0) worker->order = event.order;
   Exit(*worker, event.ago, event.last_lines);
 }

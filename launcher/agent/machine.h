@@ -76,6 +76,7 @@ struct StartFailed {
   std::vector<std::string> last_lines = {};
   bool node_unfit = false;  // it is the node that is not well
   bool may_pass = false;    // as in WorkerExited
+  int exit_code = 1;        // of a job that it ends
 };
 // Of a worker that an agent before this one has started, before anything else happens. One that has
 // ended is adopted, too, and then exits.

@@ -195,6 +195,21 @@ class BadInput(harness.ProgramTest):
             self.assert_nothing_left()
             subprocess.run(["umount", small], check=True)
 
+    def test_a_disk_without_room_for_a_runs_first_file(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root, for a small file system")
+        small = os.path.join(self.dir, "small")
+        os.makedirs(small)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], check=False)
+        if mounted.returncode != 0:
+            self.skipTest("this machine does not let root mount")
+        try:
+            with open(os.path.join(small, "full"), "wb", buffering=0) as full:
+                full.write(bytes(100 << 10))
+            self.assert_fails(CANNOT_FIT, ["job.yaml: No space left"], self.write("job.yaml", "run: ls\n"), cwd=small)
+        finally:
+            subprocess.run(["umount", small], check=True)
+
     def test_a_port_in_use(self):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
