@@ -179,6 +179,26 @@ TEST(JobErrors, PathsThatAShellWouldExpand) {
   EXPECT_EQ(Errors("run: 'ls ~ $HOME'\nsetup: 'ls ${HOME}'\nenv: {A: ~/b, B: $PATH}\n"), "");
 }
 
+TEST(JobErrors, NeverShowSecretsHoweverTheFileIsLaidOut) {
+  for (const char* text :
+       {"{\n  \"train\": 5,\n  \"secrets\": {\n    \"T\": \"hush\",\n    \"B\": [\"hush\"]\n  "
+        "}\n}\n",
+        "{\n\"secrets\": {\n\"T\": \"hush\",\n\"B\": [\"hush\"]\n}\n}\n",
+        "  secrets:\n    A: secret\n    T: hush\n    T: hush2\n  train: 5\n",
+        "secrets:\nT: hush\nU: hush\n", "secrets:\n- T: hush\n", "secrets: {\nT: hush,\nT: hush}\n",
+        "secrets:\n  T: 'a\nname: [hush]'\n  T: hush\n"}) {
+    const LoadResult bad = ParseJob(text, "x.yaml", {});
+    ASSERT_FALSE(bad.ok()) << text;
+    EXPECT_THAT(bad.FormatErrors(), Not(HasSubstr("hush"))) << text;
+  }
+  // What stands before or after them is shown.
+  EXPECT_THAT(
+      ParseJob("{\"env\": [1],\n \"secrets\": {\"T\": \"hush\"}}\n", "x.yaml", {}).FormatErrors(),
+      HasSubstr("| {\"env\": [1],"));
+  EXPECT_THAT(ParseJob("  secrets:\n    T: hush\n  train: 5\n", "x.yaml", {}).FormatErrors(),
+              HasSubstr("|   train: 5"));
+}
+
 // The parser sees some of these a line later, and calls others by names that users do not know.
 TEST(JobErrors, SlipsOfYamlAreToldWhereTheyAre) {
   const std::string no_colon = "error: not valid YAML: a key and its value have ': ' between them";
