@@ -47,10 +47,7 @@ class GrpcClient : public Client {
 
   absl::StatusOr<SubmitJobResponse> SubmitJob(const SubmitJobRequest& request,
                                               absl::Duration timeout) override {
-    return Call<SubmitJobResponse>(
-        &Coordinator::Stub::SubmitJob, request, timeout,
-        "; the job may have been accepted all the same: look for it with "
-        "`launcher list` before you submit it again");
+    return Call<SubmitJobResponse>(&Coordinator::Stub::SubmitJob, request, timeout);
   }
   absl::StatusOr<ListJobsResponse> ListJobs(const ListJobsRequest& request,
                                             absl::Duration timeout) override {
@@ -177,16 +174,17 @@ class GrpcClient : public Client {
   // was carried out before it broke off is done, and no refusal. Over TCP the first try does not
   // wait: what TLS has against the connection is said at once.
   template <typename Response, typename Request>
-  absl::StatusOr<Response> Call(
-      grpc::Status (Coordinator::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-      const Request& request, absl::Duration timeout, const std::string& of_unanswered = "") {
+  absl::StatusOr<Response> Call(grpc::Status (Coordinator::Stub::*method)(grpc::ClientContext*,
+                                                                          const Request&,
+                                                                          Response*),
+                                const Request& request, absl::Duration timeout) {
     Clock* const clock = Clock::Real();
     // When one of several has ended it takes the next one a while to lead.
     if (route_->several()) timeout = std::max(timeout, kUntilOneLeads);
     const absl::Time deadline = clock->Now() + timeout;
     grpc::Status status;
-    std::string refusal;      // the coordinator's own
-    bool unanswered = false;  // a coordinator was asked, and then no more heard of
+    std::string refusal;  // the coordinator's own
+    bool unanswered = false;
     for (int attempt = 0; attempt == 0 || clock->Now() < deadline; ++attempt) {
       const Route::Way way = route_->Now();
       const absl::Duration left = deadline - clock->Now();
@@ -213,8 +211,8 @@ class GrpcClient : public Client {
       route_->Ended(way, status, context);
       const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
       const bool refused = absl::StartsWith(status.error_message(), "the coordinator ");
-      unanswered |= late ? way.channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY
-                         : NobodyServed(status) && !refused && !IsNotConnected(status);
+      unanswered |= MayHaveArrived(
+          status, way.channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY);
       if (!NobodyServed(status) && !(late && route_->several())) {
         if (attempt > 0 && IsAlreadySo(FromGrpc(status))) return response;
         break;
@@ -231,9 +229,11 @@ class GrpcClient : public Client {
       clock->Sleep(std::min(backoff, deadline - clock->Now()));
     }
     if (NobodyServed(status) || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-      return absl::UnavailableError(absl::StrCat("no coordinator answers at ", options_.address,
-                                                 " within ", absl::FormatDuration(timeout), refusal,
-                                                 unanswered ? of_unanswered : ""));
+      absl::Status nobody =
+          absl::UnavailableError(absl::StrCat("no coordinator answers at ", options_.address,
+                                              " within ", absl::FormatDuration(timeout), refusal));
+      if (unanswered) nobody.SetPayload(kUnanswered, absl::Cord());
+      return nobody;
     }
     return FromGrpc(status);
   }

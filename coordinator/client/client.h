@@ -47,6 +47,13 @@ struct ClientOptions {
 // The token that is to be used now.
 std::string CurrentToken(const ClientOptions& options);
 
+// Returns whether a call that ended with this may have been carried out: a coordinator was asked,
+// and then no more heard of.
+inline constexpr char kUnanswered[] = "lockstep/unanswered";  // the payload's name
+inline bool IsUnanswered(const absl::Status& status) {
+  return status.GetPayload(kUnanswered).has_value();
+}
+
 // The verbs of a user. All calls block until the reply or `timeout`; Unavailable when nobody
 // answers at the address; PermissionDenied when the token is not the coordinator's;
 // FailedPrecondition when TLS does not come about, with what to do.
@@ -57,7 +64,8 @@ class Client {
   virtual ~Client() = default;
 
   // Hands in a job, once however often it is tried: the request's id tells repetitions. Errors:
-  // InvalidArgument (the job), FailedPrecondition, Unavailable, DeadlineExceeded.
+  // InvalidArgument (the job), FailedPrecondition, Unavailable (IsUnanswered: it may be accepted
+  // all the same), DeadlineExceeded.
   virtual absl::StatusOr<SubmitJobResponse> SubmitJob(const SubmitJobRequest& request,
                                                       absl::Duration timeout) = 0;
   // The jobs that the coordinator knows, those that have ended if asked for. With a page_size one

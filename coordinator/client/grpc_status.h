@@ -38,11 +38,17 @@ inline bool NobodyServed(const grpc::Status& status) {
           status.error_message() == "Stream removed");
 }
 
-// Returns whether there was no connection to make a call on that nobody served.
-inline bool IsNotConnected(const grpc::Status& status) {
+// Returns whether a call that nobody answered may have come to a coordinator, which may have
+// carried it out. `connected`: its channel was ready when it ended. A coordinator that refuses to
+// take calls says so itself; one that ends says it also of what it was writing down.
+inline bool MayHaveArrived(const grpc::Status& status, bool connected) {
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) return connected;
+  if (!NobodyServed(status)) return false;
   const std::string& why = status.error_message();
-  return absl::StartsWith(why, "failed to connect") || absl::StartsWith(why, "DNS resolution") ||
-         absl::StrContains(why, "name resolution");
+  const bool refused =
+      absl::StartsWith(why, "the coordinator ") && !absl::StartsWith(why, "the coordinator ends");
+  return !refused && !absl::StartsWith(why, "failed to connect") &&
+         !absl::StartsWith(why, "DNS resolution") && !absl::StrContains(why, "name resolution");
 }
 
 // The metadata key under which every call carries its token.

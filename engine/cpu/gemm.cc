@@ -36,6 +36,8 @@ constexpr int64_t kFewBlocksAhead = 2;
 // two lines of each after every panel hold up the stream of B.
 constexpr int64_t kSeveralRows = 3;
 constexpr int64_t kGatheredPanels = 8;
+// Strips of rows between two counts of what is done, for which the threads share a line.
+constexpr int64_t kStripsAMove = 16;
 // With so few rows the result is transposed more quickly than the other operand.
 constexpr int64_t kSwapRows = 128;
 
@@ -181,7 +183,7 @@ void Gemm::RunRowsFirst(const Operands& operands, int64_t row_begin, int64_t row
   }
   float* const packed_a = scratch + a_pack_offset_;
   for (int64_t row = row_begin; row < row_end; row += row_block_) {
-    operands.pool->Moved();
+    if ((row - row_begin) / row_block_ % kStripsAMove == 0) operands.pool->Moved();
     const int64_t end = std::min(row + row_block_, row_end);
     // The tiles of a strip ask for the next one, each for its part, where its rows are whole.
     const bool asks = a_k_ == 1 && row_block_ == height && end < row_end;

@@ -88,6 +88,16 @@ int LogFile::Write(std::string_view text, size_t* written) {
   return 0;
 }
 
+int LogFile::SayMissing() {
+  if (missing_ == 0 || !fd_.valid()) return 0;
+  size_t written = 0;
+  const int error = Write(absl::StrCat("[", missing_, missing_ == 1 ? " line is" : " lines are",
+                                       " missing here: the disk was full]\n"),
+                          &written);
+  if (error == 0) missing_ = 0;
+  return error;
+}
+
 absl::Status LogFile::Append(std::string_view lines, size_t* logged) {
   const auto count = [](std::string_view text) {
     return static_cast<size_t>(std::ranges::count(text, '\n'));
@@ -96,14 +106,7 @@ absl::Status LogFile::Append(std::string_view lines, size_t* logged) {
   if (!fd_.valid()) return absl::OkStatus();
   const bool was_full = missing_ > 0;
   size_t written = 0;
-  int error = 0;
-  if (was_full) {
-    error = Write(absl::StrCat("[", missing_, missing_ == 1 ? " line is" : " lines are",
-                               " missing here: the disk was full]\n"),
-                  &written);
-    if (error == 0) missing_ = 0;
-    written = 0;
-  }
+  int error = SayMissing();
   if (error == 0) error = Write(lines, &written);
   const size_t there = count(lines.substr(0, written));
   if (logged != nullptr) *logged = there;

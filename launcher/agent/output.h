@@ -58,6 +58,10 @@ class LastLines {
 // nothing is written any more.
 class LogFile {
  public:
+  LogFile() = default;
+  ~LogFile() { SayMissing(); }
+  LogFile(const LogFile&) = delete;
+  LogFile& operator=(const LogFile&) = delete;
   // Appends to `fd` from here on; `path` is what messages call it.
   void Use(UniqueFd fd, std::string path);
   // -1: it has none, or not any more.
@@ -66,10 +70,14 @@ class LogFile {
   // ResourceExhausted for a full disk. `logged`, unless it is null: how many of the lines are in
   // the file; the part of the next one that was written is taken out again.
   absl::Status Append(std::string_view lines, size_t* logged = nullptr);
+  // The lines that are missing so far are not: somebody has them, and will append them.
+  void ForgetMissing() { missing_ = 0; }
 
  private:
   // Writes all of `text`. Returns an errno, or 0. Sets `written` to how many bytes are there.
   int Write(std::string_view text, size_t* written);
+  // Writes how many lines are missing, if any are. Returns an errno, or 0.
+  int SayMissing();
   // The last `bytes` that were written are a part of a line.
   void CutOff(size_t bytes) const;
 

@@ -115,6 +115,7 @@ void KeptOutput::Log::WriteSome() {
   }
   size_t logged = 0;
   const bool written = texts.empty() || file_.Append(Joined(texts), &logged).ok();
+  file_.ForgetMissing();  // they are kept here
   {
     absl::MutexLock lock(&mu_);
     const bool handed_over = std::exchange(handed_over_, false);

@@ -188,11 +188,16 @@ absl::StatusOr<std::vector<SubmitJobResponse>> SubmitAll(const SubmitArgs& args,
     if (!jobs.empty()) request.mutable_array()->set_id(jobs.front().job_id());
     absl::StatusOr<SubmitJobResponse> job = client->SubmitJob(request, kReplyTimeout);
     if (!job.ok()) {
-      const absl::Status why =
-          stopped
-              ? absl::CancelledError(absl::StrCat("interrupted, and no answer came about the job ",
-                                                  "on its way: ", job.status().message()))
-              : job.status();
+      absl::Status why = job.status();
+      if (stopped) {
+        why = absl::CancelledError(absl::StrCat("interrupted, and no answer came about the job ",
+                                                "on its way: ", job.status().message()));
+      } else if (coordinator::IsUnanswered(job.status())) {
+        why = absl::Status(
+            why.code(),
+            absl::StrCat(why.message(), "; the job may have been accepted all the ",
+                         "same: look for it with `launcher list` before you submit ", "it again"));
+      }
       return WithAccepted(why, args, jobs, requests.size());
     }
     jobs.push_back(*std::move(job));

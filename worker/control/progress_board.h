@@ -32,9 +32,6 @@ struct ProgressBoard {
   std::atomic<double> samples_per_second{0};
   std::atomic<int> phase{PHASE_UNSPECIFIED};
   std::atomic<int> activity{ACTIVITY_UNSPECIFIED};
-  // Counts everything that moves on: steps, shards, evaluation blocks, phases, and pieces of what
-  // takes long, which other threads count too.
-  std::atomic<int64_t> moves{0};
 
   // Generation `number` begins.
   void EnterGeneration(int64_t number) {
@@ -62,6 +59,11 @@ struct ProgressBoard {
     progress->set_samples_per_second(samples_per_second.load(std::memory_order_relaxed));
     progress->set_phase(static_cast<Phase>(phase.load(std::memory_order_relaxed)));
   }
+
+  // Counts everything that moves on: steps, shards, evaluation blocks, phases, and pieces of what
+  // takes long, which other threads count too.
+  // A line of their own: other threads count in the middle of their work.
+  alignas(64) std::atomic<int64_t> moves{0};
 };
 
 }  // namespace lockstep::worker

@@ -148,6 +148,21 @@ TEST(LogFileTest, LinesGoOnWhenThereIsRoomAgain) {
   EXPECT_STREQ(text, "[3 lines are missing here: the disk was full]\nd\ne\n");
 }
 
+TEST(LogFileTest, LinesThatAreMissingAreSaidAtItsEnd) {
+  const UniqueFd room(::memfd_create("log", MFD_CLOEXEC));
+  for (const bool kept : {false, true}) {
+    LogFile log;
+    const int fd = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+    log.Use(UniqueFd(fd), "/dev/full");
+    EXPECT_FALSE(log.Append("a\n").ok());
+    if (kept) log.ForgetMissing();
+    ASSERT_GE(::dup3(room.get(), fd, O_CLOEXEC), 0);
+  }
+  char text[100] = {};
+  ASSERT_GT(::pread(room.get(), text, sizeof(text) - 1, 0), 0);
+  EXPECT_STREQ(text, "[1 line is missing here: the disk was full]\n");
+}
+
 TEST(ChosenRunFolderTest, TheUsersWishesComeFirst) {
   EXPECT_EQ(ChosenRunFolder("", "", "runs/a-1"), "runs/a-1");
   EXPECT_EQ(ChosenRunFolder("", "/data", "runs/a-1"), "/data/a-1");
