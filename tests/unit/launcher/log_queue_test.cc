@@ -50,7 +50,7 @@ TEST(LogQueueTest, WhatIsStoppedLeavesTheRestInItsOrder) {
   queue.Stop();
   EXPECT_TRUE(queue.WriteOldest(&log.file).ok());
   EXPECT_THAT(Unwritten(queue), ElementsAre("two\n", "three\n"));
-  log.file = LogFile();
+  log.file.Use(UniqueFd(), "");  // closes the other one
   char more;
   EXPECT_EQ(::read(log.read.get(), &more, 1), 0) << "nothing more is written";
 }
