@@ -109,9 +109,8 @@ void SendAway(Context& context, Job& job, const std::set<std::string>& gone) {
 
 void NoteUnreachable(Context& context, Job& job, const Worker& worker, const PeerLost& lost) {
   const Generation& generation = job.generation.message;
-  if (!HasActiveGeneration(job) || lost.rank() < 0 || lost.rank() >= generation.members_size()) {
-    return;
-  }
+  if (job.generation.cuts_decided) return;
+  if (lost.rank() < 0 || lost.rank() >= generation.members_size()) return;
   const Worker* peer = FindWorker(job, generation.members(lost.rank()).incarnation());
   if (peer == nullptr || peer->node_id == worker.node_id) return;
   if (job.cuts.empty()) job.cuts_since = context.now;
@@ -130,13 +129,21 @@ void NoteUnreachable(Context& context, Job& job, const Worker& worker, const Pee
   context.touched_jobs.insert(job.id);
 }
 
-bool HasCuts(const Job& job) { return !job.cuts.empty() && HasActiveGeneration(job); }
+bool HasCuts(Job& job) {
+  if (job.cuts.empty() || HasActiveGeneration(job)) return !job.cuts.empty();
+  // Once it has ended only those between hosts that are still there are of matter.
+  const auto nodes = MembersByNode(job);
+  return std::any_of(job.cuts.begin(), job.cuts.end(), [&](const Cut& cut) {
+    return nodes.count(cut.node) > 0 && nodes.count(cut.peer) > 0;
+  });
+}
 
 void DecideCuts(Context& context, Job& job) {
   if (!HasCuts(job) || context.state.held_since) return;
   // Others who cannot reach their peers may be on their way back to this coordinator.
   const absl::Time since = std::max(job.cuts_since, job.forgiven);
   if (context.now < since + context.state.options.settle) return;
+  job.generation.cuts_decided = true;
   const std::set<std::string> gone = NodesToGo(job);
   const std::string said = SayCuts(job);
   AbortCurrentGeneration(context, job, said);

@@ -14,11 +14,13 @@
 
 namespace lockstep::coordinator {
 
-// A member of the newest generation could make no connection to the peer at `lost.rank()`.
+// A member of the newest generation could make no connection to the peer at `lost.rank()`. Another
+// member may have ended the generation meanwhile. Nothing once reports of it were decided upon.
 void NoteUnreachable(Context& context, Job& job, const Worker& worker, const PeerLost& lost);
 
-// Returns whether reports of the active generation wait to be decided upon.
-bool HasCuts(const Job& job);
+// Returns whether reports of the newest generation wait to be decided upon; no other is formed
+// before.
+bool HasCuts(Job& job);
 
 // Decides when the reports have had time to come.
 void DecideCuts(Context& context, Job& job);

@@ -192,6 +192,7 @@ struct GenerationState {
   absl::Time aborted_at = absl::InfiniteFuture();
   // The members were asked to leave together after a step; why.
   std::optional<std::string> regroup;
+  bool cuts_decided = false;  // reachability.h; not journaled
   int64_t resumed =
       -1;  // the step of the checkpoint that it goes on from, as was told; -1: nothing
 };

@@ -166,17 +166,20 @@ bool IsOfTheNetwork(const PeerLost& lost) {
 void OnPeerLost(Context& context, Job& job, Worker& worker, const PeerLost& lost) {
   if (lost.generation() != job.generation.message.generation()) return;
   context.touched_jobs.insert(job.id);
+  // Those who could not reach each other end connections that others have, who leave in their turn.
+  const bool follows = HasCuts(job) && (IsOfTheNetwork(lost) || lost.rank() < 0);
   if (IsOfTheNetwork(lost)) {
     // Nobody has failed: whoever left the generation because of it is explained.
     job.suspected = absl::InfiniteFuture();
     if (lost.kind() == PeerLost::UNREACHABLE) return NoteUnreachable(context, job, worker, lost);
-  } else if (!job.generation.aborted) {
+  } else if (!job.generation.aborted && !follows) {
     job.suspected = std::min(job.suspected, context.now);
   }
   worker.peer_lost = lost;
   const auto& members = job.generation.message.members();
   const bool named = lost.rank() >= 0 && lost.rank() < members.size();
   worker.lost_peer = named ? members[lost.rank()].incarnation() : "";
+  if (follows) return;
   AbortCurrentGeneration(
       context, job,
       absl::StrCat("rank ", worker.slot,

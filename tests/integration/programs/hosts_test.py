@@ -145,6 +145,18 @@ class Hosts(HostsTest):
         self.assert_good(job, path)
         self.assertEqual(set(self.hosts_of(job)), {"h1", "h3"}, "of two the higher one goes")
 
+    def test_one_pair_of_three_hosts_is_cut(self):
+        _, second, third = self.up(1, 1, 1)
+        second.hear_nothing_from(third)
+        third.hear_nothing_from(second)
+        path = self.job_file("nodes: 3, nproc_per_node: 1", extra="elastic: {min_workers: 2}\n")
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 0, 30, "the two that reach each other train")
+        self.assertEqual(set(self.hosts_of(job)), {"h1", "h2"}, "of two the higher one goes")
+        status = self.assert_good(job, path)
+        self.assertRegex(json.dumps(status["result"].get("faults", [])), "h[23] cannot reach h[23]: ")
+        self.assertEqual(int(status.get("restarts", 0)), 0, status)
+
     def test_one_packet_in_five_is_lost(self):
         _, second = self.up(2, 2)
         second.lose(0.2)
