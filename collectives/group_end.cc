@@ -23,9 +23,10 @@ std::string NameOf(const GroupMember& member) {
 
 absl::Status WithEnd(absl::Status status, GroupEnd end) {
   LS_CHECK(!status.ok());
-  // One character for the cause, then the rank.
+  // One character for the cause, then the rank, and '+' for hearsay.
   const char cause = static_cast<char>('a' + static_cast<int>(end.cause));
-  status.SetPayload(kUrl, absl::Cord(absl::StrCat(std::string(1, cause), end.rank)));
+  status.SetPayload(
+      kUrl, absl::Cord(absl::StrCat(std::string(1, cause), end.rank, end.hearsay ? "+" : "")));
   return status;
 }
 
@@ -41,7 +42,9 @@ GroupEnd EndOf(const absl::Status& status) {
   const absl::optional<absl::Cord> payload = status.GetPayload(kUrl);
   GroupEnd end;
   if (!payload.has_value()) return end;
-  const std::string text(*payload);
+  std::string text(*payload);
+  end.hearsay = text.back() == '+';
+  if (end.hearsay) text.pop_back();
   LS_CHECK(absl::SimpleAtoi(text.substr(1), &end.rank)) << text;
   end.cause = static_cast<EndCause>(text[0] - 'a');
   return end;

@@ -26,6 +26,7 @@ enum class EndCause : uint8_t {
 struct GroupEnd {
   EndCause cause = EndCause::kTold;
   int rank = -1;
+  bool hearsay = false;  // another rank said so as it left; this one had no sign of it
 
   // The rank without which the others could go on; -1: none is known.
   int lost_rank() const {

@@ -39,14 +39,16 @@ absl::Status Mesh::OnGoodbye(Link* link, const Goodbye& goodbye) {
   }
   // What it says of a third is handed on: whoever only waited for that one is not to blame.
   const bool of_third = goodbye.end.lost_rank() >= 0 && goodbye.end.rank != options_.self;
+  GroupEnd heard = goodbye.end;
+  heard.hearsay = true;
   if (goodbye.code == absl::StatusCode::kDeadlineExceeded) {
     return WithEnd(
         absl::DeadlineExceededError(absl::StrCat(goodbye.text, " (says ", name(rank), ")")),
-        of_third ? goodbye.end : GroupEnd{EndCause::kPeerLeft, rank});
+        of_third ? heard : GroupEnd{EndCause::kPeerLeft, rank});
   }
   if (of_third || goodbye.end.cause == EndCause::kDamaged) {
     return WithEnd(absl::AbortedError(absl::StrCat(goodbye.text, " (says ", name(rank), ")")),
-                   goodbye.end);
+                   heard);
   }
   return WithEnd(absl::AbortedError(absl::StrCat(name(rank), " has left generation ",
                                                  options_.generation, ": ", goodbye.text)),

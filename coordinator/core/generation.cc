@@ -353,6 +353,7 @@ void MaybeFormGeneration(Context& context, Job& job) {
   if (job.slots.empty()) return;
   const bool active = HasActiveGeneration(job);
   if (active ? !HaveRegrouped(context, job) : MustWait(context, job)) return;
+  if (!active) NoteSilences(context, job);
   if (HasCuts(job)) return;
   if (!active && WaitsForReach(context, job)) return;
   if (KeepWhoIsNeeded(job)) context.schedule = true;

@@ -23,6 +23,8 @@ namespace {
 // Between two tries of hosts without which the job cannot go on.
 constexpr absl::Duration kFirstRetry = absl::Seconds(1);
 constexpr absl::Duration kLastRetry = absl::Seconds(15);
+// Generations without a step that end by the same silence: it is no accident then.
+constexpr int kMostSilences = 3;
 
 std::string Advice(const Context& context) {
   return absl::StrCat(
@@ -135,6 +137,40 @@ bool HasCuts(Job& job) {
   const auto nodes = MembersByNode(job);
   return std::any_of(job.cuts.begin(), job.cuts.end(), [&](const Cut& cut) {
     return nodes.count(cut.node) > 0 && nodes.count(cut.peer) > 0;
+  });
+}
+
+void NoteSilences(Context& context, Job& job) {
+  if (!job.generation.aborted || job.generation.silences_noted) return;
+  job.generation.silences_noted = true;
+  const auto there = [&](const Worker& worker) {
+    return IsMember(job, worker) && !worker.dead() && !Failed(worker);
+  };
+  std::set<CutPair> noted;
+  for (const Slot& slot : job.slots) {
+    if (slot.vacant() || !slot.worker->peer_lost || !there(*slot.worker)) continue;
+    const Worker& worker = *slot.worker;
+    if (worker.peer_lost->kind() != PeerLost::SILENT) continue;
+    const Worker* peer = FindWorker(job, worker.lost_peer);
+    if (peer == nullptr || !there(*peer) || peer->node_id == worker.node_id) continue;
+    const CutPair pair = MakeCut(worker.node_id, peer->node_id);
+    int& generations = job.silences[pair];
+    if (noted.insert(pair).second) ++generations;
+    if (generations >= kMostSilences) NoteUnreachable(context, job, worker, *worker.peer_lost);
+  }
+}
+
+void ForgetSilences(Job& job) {
+  if (job.silences.empty()) return;
+  std::set<std::string> stepped;
+  for (const auto& [id, workers] : MembersByNode(job)) {
+    const bool steps = std::any_of(workers.begin(), workers.end(), [&](const Worker* worker) {
+      return worker->progress.step() > job.generation.message.start_step();
+    });
+    if (steps) stepped.insert(id);
+  }
+  std::erase_if(job.silences, [&](const auto& silence) {
+    return stepped.count(silence.first.first) > 0 && stepped.count(silence.first.second) > 0;
   });
 }
 

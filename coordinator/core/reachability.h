@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hosts of a generation that cannot reach each other. Members that found no way to a peer say so
-// before the first step; all such reports of a moment are looked at together. When the job can go
-// on without the hosts that stand in the way (mesh.h), because enough workers are left or others
-// have room, these hosts go: their workers are started elsewhere, which costs no restart. Otherwise
-// all stay and try again, a little later each time. The job says which two hosts it is about, what
-// was tried and what to do. Thread-safety: thread-compatible.
+// before the first step; all such reports of a moment are looked at together, and so is a silence
+// that comes again and again. When the job can go on without the hosts that stand in the way
+// (mesh.h), because enough workers are left or others have room, these hosts go: their workers are
+// started elsewhere, which costs no restart. Otherwise all stay and try again, a little later each
+// time. The job says which two hosts it is about, what was tried and what to do. Thread-safety:
+// thread-compatible.
 #ifndef LOCKSTEP_COORDINATOR_CORE_REACHABILITY_H_
 #define LOCKSTEP_COORDINATOR_CORE_REACHABILITY_H_
 
@@ -21,6 +22,15 @@ void NoteUnreachable(Context& context, Job& job, const Worker& worker, const Pee
 // Returns whether reports of the newest generation wait to be decided upon; no other is formed
 // before.
 bool HasCuts(Job& job);
+
+// Once all who live have left an ended generation: what a host again and again hears nothing from,
+// without a step of both between, it cannot reach, though connections can be made. Large packets
+// may be lost where small ones pass.
+void NoteSilences(Context& context, Job& job);
+
+// A member committed a step. Who both did so in this generation, and did not copy what others had
+// done, hear each other.
+void ForgetSilences(Job& job);
 
 // Decides when the reports have had time to come.
 void DecideCuts(Context& context, Job& job);

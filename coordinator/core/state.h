@@ -192,7 +192,8 @@ struct GenerationState {
   absl::Time aborted_at = absl::InfiniteFuture();
   // The members were asked to leave together after a step; why.
   std::optional<std::string> regroup;
-  bool cuts_decided = false;  // reachability.h; not journaled
+  bool cuts_decided = false;    // reachability.h; not journaled
+  bool silences_noted = false;  // likewise
   int64_t resumed =
       -1;  // the step of the checkpoint that it goes on from, as was told; -1: nothing
 };
@@ -358,6 +359,8 @@ struct Job {
   int reach_tries = 0;
   absl::Time reach_again = absl::InfinitePast();
   std::string reach_text;
+  // By pair of nodes: generations that ended because one heard nothing from the other, both alive.
+  std::map<std::pair<std::string, std::string>, int> silences;
   // What is told of a job that runs; not journaled.
   std::optional<Stall> stall;
   StragglerWatch straggler;

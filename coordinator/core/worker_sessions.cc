@@ -123,6 +123,7 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
   }
   NoteTraining(context, job, worker, heartbeat.progress().train_seconds());
   worker.progress = heartbeat.progress();
+  if (current && steps > 0) ForgetSilences(job);
   if (!IsRankZero(job, worker)) return;
   job.progress = heartbeat.progress();
   job.progress_pending = true;

@@ -46,7 +46,9 @@ GenerationEnd AfterFailure(const GroupSpec& group, const std::string& node_id,
   const GroupEnd end = EndOf(status);
   if (IsOfTheNetwork(group, end, node_id)) {
     const bool damaged = end.cause == EndCause::kDamaged;
-    return {Lost(group, end.rank, damaged ? PeerLost::DAMAGED : PeerLost::SILENT, status),
+    // Of a way between two others it can say nothing.
+    return {Lost(group, end.hearsay ? -1 : end.rank, damaged ? PeerLost::DAMAGED : PeerLost::SILENT,
+                 status),
             absl::AbortedError(status.message())};
   }
   if (end.lost_rank() < 0 && !absl::IsAborted(status)) return {std::nullopt, status};

@@ -82,6 +82,11 @@ class Host:
         self.filter("-D", "INPUT", "-s", other.address, "-j", "DROP")
         self.run("ip6tables", "-w", "-D", "INPUT", "-s", other.address6, "-j", "DROP")
 
+    def lose_large_from(self, other):
+        """Small packets of `other` arrive, larger ones are lost and nobody says so."""
+        for program, source in (("iptables", other.address), ("ip6tables", other.address6)):
+            self.run(program, "-w", "-A", "INPUT", "-s", source, "-m", "length", "--length", "600:65535", "-j", "DROP")
+
     def lose(self, share):
         """So much of what comes in is lost, at random."""
         for program in ("iptables", "ip6tables"):

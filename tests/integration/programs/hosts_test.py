@@ -157,6 +157,21 @@ class Hosts(HostsTest):
         self.assertRegex(json.dumps(status["result"].get("faults", [])), "h[23] cannot reach h[23]: ")
         self.assertEqual(int(status.get("restarts", 0)), 0, status)
 
+    def test_large_packets_are_lost_between_two_of_three_hosts(self):
+        _, second, third = self.up(1, 1, 1)
+        path = self.job_file("nodes: 3, nproc_per_node: 1", steps=steps_that_last(30),
+                             extra="elastic: {min_workers: 1}\n")
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 50, 60, "all train")
+        second.lose_large_from(third)
+        third.lose_large_from(second)
+        wait_until(lambda: set(self.hosts_of(job)) == {"h1", "h2"}, 60, "of the two the higher one goes")
+        at = self.step(job)
+        wait_until(lambda: self.step(job) > at or self.status(job)["state"] == "SUCCEEDED", 30, "the others go on")
+        status = self.assert_good(job, path)
+        self.assertRegex(json.dumps(status["result"].get("faults", [])), "h[23] cannot reach h[23]: .*no answer for")
+        self.assertEqual(int(status.get("restarts", 0)), 0, status)
+
     def test_one_packet_in_five_is_lost(self):
         _, second = self.up(2, 2)
         second.lose(0.2)

@@ -45,6 +45,12 @@ TEST(AfterFailureTest, WhoseConnectionFromElsewhereEndedIsSilentAndNotDead) {
   ExpectTold(AfterFailure(Three(), "here", Ended(EndCause::kUnreachable, 2)), 2, PeerLost::SILENT);
 }
 
+TEST(AfterFailureTest, TheWayBetweenTwoOthersIsNotItsOwn) {
+  const absl::Status heard =
+      WithEnd(absl::AbortedError("as it was"), {EndCause::kUnreachable, 2, /*hearsay=*/true});
+  ExpectTold(AfterFailure(Three(), "here", heard), -1, PeerLost::SILENT);
+}
+
 TEST(AfterFailureTest, TheNetworksFaultEndsNoWorker) {
   const absl::Status status = WithEnd(absl::DataLossError("as it was"), {EndCause::kDamaged, 2});
   const GenerationEnd end = AfterFailure(Three(), "here", status);
