@@ -270,7 +270,15 @@ absl::Status ShardedState::Transfer(Communicator* communicator, const ShardHolde
     }
   }
   if (!any) return absl::OkStatus();
-  absl::Status status = Copy(communicator, copies, transfers, deadline);
+  std::vector<engine::StateRange> ranges;
+  for (const Copied& copy : copies) {
+    const auto& moments = moments_[static_cast<size_t>(copy.shard)];
+    ranges.insert(ranges.end(), moments.begin(), moments.end());
+  }
+  absl::Status status = TakeMoments(std::move(ranges));
+  // Others send them to this rank and wait for it, until it leaves.
+  if (parts_.apart) LS_RETURN_IF_ERROR(status);
+  if (status.ok()) status = Copy(communicator, copies, transfers, deadline);
   std::vector<uint64_t> all(hashes.size() * static_cast<size_t>(communicator->world_size()));
   LS_RETURN_IF_ERROR(communicator->AllGather(hashes.data(), all.data(),
                                              static_cast<int64_t>(hashes.size() * sizeof(uint64_t)),
@@ -299,12 +307,6 @@ absl::Status ShardedState::Transfer(Communicator* communicator, const ShardHolde
 
 absl::Status ShardedState::Copy(Communicator* communicator, const std::vector<Copied>& copies,
                                 const std::vector<RangeTransfer>& transfers, absl::Time deadline) {
-  std::vector<engine::StateRange> ranges;
-  for (const Copied& copy : copies) {
-    const auto& moments = moments_[static_cast<size_t>(copy.shard)];
-    ranges.insert(ranges.end(), moments.begin(), moments.end());
-  }
-  LS_RETURN_IF_ERROR(TakeMoments(std::move(ranges)));
   if (parts_.apart) {
     if (!copies.empty()) parts_.executor->BeginLoad();
     absl::Status sent = SendState(communicator, transfers, deadline);

@@ -173,6 +173,7 @@ class ShardedState : public StatePolicy {
     int shard = 0;
     int from = 0;  // rank
   };
+  // REQUIRES: there is memory for `copies` (TakeMoments).
   absl::Status Copy(Communicator* communicator, const std::vector<Copied>& copies,
                     const std::vector<RangeTransfer>& transfers, absl::Time deadline);
   // Brings these ranges of the state, in floats, from rank to rank. Collective. REQUIRES: the state

@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/engine/mlp_job.h"
 #include "tests/unit/worker/checked_spread_update.h"
+#include "tests/unit/worker/scarce_transport.h"
 #include "worker/state/sharded_state.h"
 
 namespace lockstep::worker {
@@ -34,7 +35,7 @@ struct ShardedMember {
       : arena(plan->arena_bytes()) {
     const int64_t count = plan->gradient_count();
     const size_t bytes = plan->state_bytes() + static_cast<size_t>(count) * 8 + 65536;
-    transport = std::make_unique<FakeTransport>(network, bytes);
+    transport = std::make_unique<ScarceTransport>(network, bytes);
     ShardedState::Parts parts;
     parts.plan = plan.get();
     parts.transport = transport.get();
@@ -76,7 +77,7 @@ struct ShardedMember {
     sharded = std::make_unique<ShardedState>(parts);
   }
   engine::Pages arena;
-  std::unique_ptr<FakeTransport> transport;
+  std::unique_ptr<ScarceTransport> transport;
   std::unique_ptr<engine::Executor> executor;
   std::optional<CheckedSpreadUpdate> checked;
   std::unique_ptr<ShardedState> sharded;

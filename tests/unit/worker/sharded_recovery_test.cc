@@ -191,6 +191,33 @@ TEST_P(ShardedRecoveryTest, WhenBothHoldersAreGoneAllGoBackToTheStart) {
   });
 }
 
+// One alone has no memory for what it is dealt anew. The others hear that the generation is over,
+// as when any leaves it.
+TEST_P(ShardedRecoveryTest, OneWithoutMemoryForItsNewPartEndsNobodyElse) {
+  for (int i = 0; i < 4; ++i) Add();
+  Generation(0,
+             [&](Member* member, Communicator* communicator) { Train(member, communicator, 2); });
+  Kill(0);
+  Member* const poor = members_[1].get();  // over hosts the only one that is left on its own
+  poor->transport->Leave(0);
+  Generation(
+      2,
+      [&](Member* member, Communicator* communicator) {
+        const absl::Status agreed = member->sharded->Agree(communicator, 2, 0, Deadline()).status();
+        EXPECT_EQ(agreed.code(), member == poor ? absl::StatusCode::kResourceExhausted
+                                                : absl::StatusCode::kAborted)
+            << agreed;
+        if (member == poor) communicator->Abort("a worker has no memory");  // it ends
+      },
+      /*agree=*/false);
+  poor->transport->Leave(ScarceTransport::kPlenty);
+  Generation(2, [&](Member* member, Communicator* communicator) {
+    ExpectState(*member, communicator, 2);
+    Train(member, communicator, 1);
+    ExpectState(*member, communicator, 3);
+  });
+}
+
 // Two of each host, through the loss of one whole host at every point of a step.
 class OverHostsTest : public ShardedStateTest {
  protected:
