@@ -88,17 +88,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> HostsTransport::ConnectHosts(const
   ShmCommunicator* const near = group.local.get();
   group.wake = std::make_unique<UniqueFd>(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!group.wake->valid()) return ErrnoStatus(errno, "cannot make an eventfd");
-  const Communicator::SharedPiece piece{area_, HostsCommunicator::kAllAreaBytes};
-  LS_ASSIGN_OR_RETURN(const Communicator::SharedPieces areas,
-                      near->Share(absl::MakeConstSpan(&piece, 1), deadline));
-  for (const std::vector<const char*>& each : areas) group.areas.push_back(each[0]);
   near->abort_flag()->WakeAlso(group.wake->get());
   {
     absl::MutexLock lock(&mu_);
     connecting_ = near;
     if (spec.generation <= aborted_generation_) connecting_->Abort(abort_reason_);
   }
-  absl::StatusOr<std::unique_ptr<Mesh>> mesh = JoinHosts(spec, group, deadline);
+  absl::StatusOr<std::unique_ptr<Mesh>> mesh = JoinHosts(spec, &group, deadline);
   {
     // From here on an abort is the caller's; it must not come to a communicator that is gone.
     absl::MutexLock lock(&mu_);
@@ -113,9 +109,14 @@ absl::StatusOr<std::unique_ptr<Communicator>> HostsTransport::ConnectHosts(const
 }
 
 absl::StatusOr<std::unique_ptr<Mesh>> HostsTransport::JoinHosts(const GroupSpec& spec,
-                                                                const HostsGroup& group,
+                                                                HostsGroup* hosts_group,
                                                                 absl::Time deadline) {
+  HostsGroup& group = *hosts_group;
   ShmCommunicator* const near = group.local.get();
+  const Communicator::SharedPiece piece{area_, HostsCommunicator::kAllAreaBytes};
+  LS_ASSIGN_OR_RETURN(const Communicator::SharedPieces areas,
+                      near->Share(absl::MakeConstSpan(&piece, 1), deadline));
+  for (const std::vector<const char*>& each : areas) group.areas.push_back(each[0]);
   MeshOptions mesh;
   mesh.generation = spec.generation;
   mesh.world = static_cast<int>(spec.members.size());

@@ -63,8 +63,9 @@ class HostsTransport : public Transport {
   HostsTransport(Options options, std::unique_ptr<ShmTransport> shm, Listener listener);
   absl::StatusOr<std::unique_ptr<Communicator>> ConnectHosts(const GroupSpec& spec,
                                                              HostsGroup group, absl::Time deadline);
-  // Connects with the ranks of other hosts.
-  absl::StatusOr<std::unique_ptr<Mesh>> JoinHosts(const GroupSpec& spec, const HostsGroup& group,
+  // Finds the areas of the ranks of this host, and connects with those of others. An abort comes
+  // from connecting_.
+  absl::StatusOr<std::unique_ptr<Mesh>> JoinHosts(const GroupSpec& spec, HostsGroup* group,
                                                   absl::Time deadline);
 
   const Options options_;

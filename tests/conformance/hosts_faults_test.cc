@@ -8,13 +8,18 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "collectives/flight_recorder.h"
 #include "collectives/group_end.h"
+#include "collectives/hosts/hosts_transport.h"
+#include "collectives/operation.h"
+#include "collectives/shm/shm_transport.h"
 #include "common/check.h"
 #include "common/fd_passing.h"
 #include "gmock/gmock.h"
@@ -212,6 +217,47 @@ TEST(HostsFaultsTest, AStoppedRankIsNamedByTheDeadline) {
       EXPECT_THAT(message, HasSubstr("|2"));
     }
   }
+}
+
+// Rank 1, of the same host, has come, and does not say where its memory is before all is over.
+TEST(HostsFaultsTest, WhoWaitsForItsNeighboursMemoryHearsOfTheEnd) {
+  HostsTransport::Options options;
+  options.shm.arena_bytes = 1 << 16;
+  options.listen = {"127.0.0.1"};
+  const auto own = *HostsTransport::Create(options);
+  const auto neighbour = *ShmTransport::Create(options.shm);
+  GroupSpec group;
+  group.generation = 5;
+  group.job = "job";
+  group.secret = "secret";
+  for (int rank = 0; rank < 3; ++rank) {
+    GroupMember& member = group.members.emplace_back();
+    member.rank = rank;
+    member.host = member.node = rank < 2 ? "a" : "b";
+    member.shards = {rank, rank + 1};
+    member.shm_address = rank == 0 ? own->address() : neighbour->address();
+    member.key = rank == 0 ? own->key() : neighbour->key();
+    member.tcp_addresses = {absl::StrCat("127.0.0.1:", own->tcp_port())};
+  }
+  GroupSpec near = group;
+  near.members.pop_back();
+  near.rank = 1;
+  group.rank = 0;
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  absl::Status ended;
+  std::thread connects([&] { ended = own->Connect(group, deadline).status(); });
+  const auto there = neighbour->Connect(near, deadline);
+  EXPECT_TRUE(there.ok()) << there.status();
+  // Until it waits in that call.
+  const auto shares = [&] {
+    const auto latest = own->flight_recorder().Latest();
+    return latest.has_value() && latest->operation.kind == OpKind::kShare;
+  };
+  while (!shares() && absl::Now() < deadline) std::this_thread::yield();
+  own->AbortConnect(5, "rank 2 died");
+  connects.join();
+  EXPECT_EQ(ended, absl::AbortedError("rank 2 died"));
+  EXPECT_LT(absl::Now(), deadline);
 }
 
 TEST(HostsFaultsTest, WhoIsDoneMayLeave) {
