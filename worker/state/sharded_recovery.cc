@@ -138,6 +138,9 @@ absl::Status ShardedState::BeginFresh(Communicator* communicator) {
     if (!Contains(holders[shard], communicator->rank())) continue;
     ranges.insert(ranges.end(), moments_[shard].begin(), moments_[shard].end());
   }
+  // Those of a generation that ended before its first step do not count twice.
+  std::fill(held_.begin(), held_.end(), false);
+  DropMoments();
   LS_RETURN_IF_ERROR(TakeMoments(ranges));
   parts_.executor->BeginLoad();
   for (const engine::StateRange& range : ranges) {

@@ -218,6 +218,18 @@ TEST_P(ShardedRecoveryTest, OneWithoutMemoryForItsNewPartEndsNobodyElse) {
   });
 }
 
+TEST_P(ShardedRecoveryTest, AStartThatIsMadeAgainTakesNoMemoryTwice) {
+  for (int i = 0; i < 4; ++i) Add();
+  Generation(0, [](Member*, Communicator*) {});
+  // What they have is all that there is, but for pages that hold something else besides.
+  for (const auto& member : members_) member->transport->Leave(2 * ScarceTransport::kPage);
+  Generation(0, [&](Member* member, Communicator* communicator) {
+    member->transport->Leave(ScarceTransport::kPlenty);
+    Train(member, communicator, 2);
+    ExpectState(*member, communicator, 2);
+  });
+}
+
 // Two of each host, through the loss of one whole host at every point of a step.
 class OverHostsTest : public ShardedStateTest {
  protected:
