@@ -42,13 +42,17 @@ void SendWithoutDelay(int socket) {
 }
 
 void ProbeWhenIdle(int socket, absl::Duration silence) {
-  constexpr int kMostProbes = 127;  // the kernel's limit
+  // The kernel's limits.
+  constexpr int64_t kMostProbes = 127;
+  constexpr int64_t kMostBetween = 32767;
   const int on = 1, second = 1;
-  const int probes =
-      static_cast<int>(std::clamp<int64_t>(absl::ToInt64Seconds(silence), 3, kMostProbes));
+  const int64_t seconds =
+      std::clamp<int64_t>(absl::ToInt64Seconds(silence), 3, kMostProbes * kMostBetween);
+  const int between = static_cast<int>((seconds + kMostProbes - 1) / kMostProbes);
+  const int probes = static_cast<int>((seconds + between - 1) / between);
   ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second));
-  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof(second));
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &between, sizeof(between));
   ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
 }
 

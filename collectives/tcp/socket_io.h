@@ -31,8 +31,8 @@ bool SendAll(int socket, std::string_view text);
 // Small writes go at once.
 void SendWithoutDelay(int socket);
 
-// An idle peer's kernel is asked each second; the connection ends when it has not answered for
-// `silence`.
+// An idle peer's kernel is asked each second, or less often where `silence` is more than two
+// minutes; the connection ends when it has not answered for `silence` (at least 3 s).
 void ProbeWhenIdle(int socket, absl::Duration silence);
 
 // Sees to it that so many more files can be open beside the `open` ones: raises this process' soft
