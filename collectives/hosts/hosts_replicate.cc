@@ -92,8 +92,8 @@ absl::Status HostsCommunicator::CopyFromHolders(char* data, int64_t bytes,
     if (from == rank()) continue;
     const ElementRange slice = SliceOf(bytes, static_cast<int>(givers.size()), static_cast<int>(i));
     if (slice.size() == 0) continue;
-    std::memcpy(data + slice.begin, LocalPlace(hosts.index_of(from), all) + slice.begin,
-                static_cast<size_t>(slice.size()));
+    group_.local->CopyInPieces(LocalPlace(hosts.index_of(from), all) + slice.begin,
+                               data + slice.begin, static_cast<size_t>(slice.size()));
   }
   return Meet(deadline);  // nobody changes them while others read
 }
@@ -157,8 +157,8 @@ absl::Status HostsCommunicator::MoveRanges(char* data, absl::Span<const RangeTra
     if (givers[i] == rank() || !Contains(transfer.to, rank())) continue;
     const auto index = static_cast<size_t>(hosts.index_of(givers[i]));
     const auto begin = static_cast<size_t>(transfer.begin) * sizeof(float);
-    std::memcpy(data + begin, group_.areas[index] + places[index] + begin,
-                static_cast<size_t>(transfer.end - transfer.begin) * sizeof(float));
+    group_.local->CopyInPieces(group_.areas[index] + places[index] + begin, data + begin,
+                               static_cast<size_t>(transfer.end - transfer.begin) * sizeof(float));
   }
   return Meet(deadline);  // as above
 }

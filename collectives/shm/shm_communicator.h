@@ -104,6 +104,8 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   void LeaveStartedToCaller() { starts_itself_ = false; }
   // A tick without a call: returns when all members have come to it.
   absl::Status Meet(absl::Time deadline) { return Tick(deadline); }
+  // Copies what members have in each other's memory; counts in the recorder (Moved).
+  void CopyInPieces(const char* from, char* to, size_t bytes) const;
   // The next Announce or Meet is this tick.
   uint64_t next_tick() const { return tick_ + 1; }
   // Returns whether all members have come to it.
@@ -161,7 +163,6 @@ class ShmCommunicator : public Communicator, public ControlPlane {
                                      absl::Time deadline);
   absl::Status AllGatherByChunks(const void* input, void* output, size_t bytes,
                                  absl::Time deadline);
-  void CopyInPieces(const char* from, char* to, size_t bytes) const;
   absl::Status TakeSlices(char* data, int64_t bytes) const;
   absl::Status TakeRanges(char* data, size_t bytes,
                           absl::Span<const RangeTransfer> transfers) const;

@@ -65,6 +65,34 @@ TEST_P(ReplicateTest, WhatMovesIsCounted) {
   });
 }
 
+// Also of those who take it from a neighbour's memory, on its host or where that one received it.
+TEST_P(ReplicateTest, WhatIsCopiedFromNeighboursIsCounted) {
+  constexpr int64_t kCount = 1 << 18;
+  constexpr int64_t kBytes = kCount * 4;
+  if (GetParam() == Kind::kFake) GTEST_SKIP() << "it moves everything at once";
+  if (GetParam() == Kind::kNccl || GetParam() == Kind::kNcclTurns) {
+    GTEST_SKIP() << "NCCL does not tell how far it is";
+  }
+  Cluster cluster(GetParam(), 4, kBytes + (1 << 16));
+  cluster.Run(1, 0, [&](Communicator& c, Transport& transport) {
+    auto* data = static_cast<float*>(*transport.Allocate(kBytes, "the state"));
+    const auto moves_of = [&](const auto& call) {
+      const int64_t before = transport.flight_recorder().moves();
+      EXPECT_TRUE(call().ok());
+      EXPECT_TRUE(c.Barrier(Never()).ok());
+      return transport.flight_recorder().moves() - before;
+    };
+    const int64_t replicated =
+        moves_of([&] { return c.Replicate(data, kBytes, c.rank() == 0, Never()); });
+    const RangeTransfer all{0, kCount, 0, {1, 2, 3}};
+    const int64_t exchanged = moves_of(
+        [&] { return c.ExchangeRanges(data, kCount, absl::MakeConstSpan(&all, 1), Never()); });
+    if (c.rank() == 0) return;
+    EXPECT_GE(replicated, 1) << "rank " << c.rank();
+    EXPECT_GE(exchanged, 1) << "rank " << c.rank();
+  });
+}
+
 TEST_P(ReplicateTest, SomebodyMustHaveIt) {
   Cluster cluster(GetParam(), 2, 1 << 16);
   cluster.Run(1, 0, [&](Communicator& c, Transport& transport) {
