@@ -14,6 +14,7 @@
 #include "common/printable.h"
 #include "common/status.h"
 #include "data/array_dataset.h"
+#include "data/idx.h"
 
 namespace lockstep::data {
 namespace {
@@ -166,6 +167,9 @@ class Parser {
 absl::StatusOr<CsvTable> ReadTable(const std::string& path, const CsvSource& source) {
   LS_ASSIGN_OR_RETURN(const MappedBytes file, MappedBytes::OpenFile(path));
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  const absl::Status packed = RefuseGzip(path, file.span());
+  LS_RETURN_IF_ERROR(file.Check());
+  LS_RETURN_IF_ERROR(packed);
   absl::StatusOr<CsvTable> table = ParseCsv(text, source.label, source.header);
   LS_RETURN_IF_ERROR(file.Check());
   if (!table.ok()) return Annotate(table.status(), path);

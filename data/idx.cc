@@ -140,6 +140,16 @@ bool IsGzip(absl::Span<const uint8_t> bytes) {
   return bytes.size() >= 2 && bytes[0] == 0x1F && bytes[1] == 0x8B;
 }
 
+absl::Status RefuseGzip(const std::string& path, absl::Span<const uint8_t> bytes) {
+  constexpr uint8_t kDeflate = 8, kReservedFlags = 0xE0;
+  if (!IsGzip(bytes) || bytes.size() < 4 || bytes[2] != kDeflate ||
+      (bytes[3] & kReservedFlags) != 0) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(
+      absl::StrCat(path, " is packed by gzip: unpack it (of packed files IDX alone is read)"));
+}
+
 absl::StatusOr<IdxHeader> ParseIdxGzHeader(absl::Span<const uint8_t> gz) {
   uint8_t prefix[kMaxIdxHeader];
   z_stream stream{};

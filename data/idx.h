@@ -48,6 +48,10 @@ absl::Status DecodeIdxGz(absl::Span<const uint8_t> gz, const IdxHeader& header,
 // Returns whether the data begin as gzip does.
 bool IsGzip(absl::Span<const uint8_t> bytes);
 
+// For formats that are not read packed. Errors: DataLoss, naming `path`, when `bytes`, with which
+// it begins, are the header of gzip (four bytes of it: two alone may be a token).
+absl::Status RefuseGzip(const std::string& path, absl::Span<const uint8_t> bytes);
+
 // An IDX file in memory. The values of a large compressed file come from a decoded copy in the
 // user's cache folder that all processes of the host share (see decoded_cache.h).
 class IdxArray {

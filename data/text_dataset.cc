@@ -19,6 +19,7 @@
 #include "common/philox.h"
 #include "common/status.h"
 #include "data/folder_files.h"
+#include "data/idx.h"
 #include "data/token_windows.h"
 
 namespace lockstep::data {
@@ -51,7 +52,8 @@ class Text {
   }
 
   // Opens the files that bytes [begin, end) are of; no others may be read. Called once. Errors:
-  // those of MappedBytes; DataLoss when a file has another length than when it was found.
+  // those of MappedBytes; DataLoss when a file has another length than when it was found, or is
+  // packed.
   absl::Status Open(int64_t begin, int64_t end) {
     const auto first = std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin();
     const auto last = std::lower_bound(ends_.begin(), ends_.end(), end) - ends_.begin();
@@ -72,11 +74,15 @@ class Text {
         LS_ASSIGN_OR_RETURN(file.mapped, MappedBytes::OpenFile(file.path));
         LS_RETURN_IF_ERROR(CheckSize(file, static_cast<int64_t>(file.mapped.size())));
         file.data = file.mapped.data();
-        continue;
+      } else {
+        LS_RETURN_IF_ERROR(Read(file, room.data()));
+        file.data = room.data();
+        room.remove_prefix(static_cast<size_t>(file.size));
       }
-      LS_RETURN_IF_ERROR(Read(file, room.data()));
-      file.data = room.data();
-      room.remove_prefix(static_cast<size_t>(file.size));
+      const absl::Status packed =
+          RefuseGzip(file.path, {file.data, static_cast<size_t>(std::min<int64_t>(file.size, 4))});
+      LS_RETURN_IF_ERROR(file.mapped.Check());
+      LS_RETURN_IF_ERROR(packed);
     }
     return absl::OkStatus();
   }

@@ -11,6 +11,7 @@
 #include "common/mapped_bytes.h"
 #include "common/philox.h"
 #include "common/status.h"
+#include "data/idx.h"
 #include "data/token_windows.h"
 
 namespace lockstep::data {
@@ -49,7 +50,9 @@ absl::StatusOr<TokenFile> OpenFile(const std::string& path, int64_t vocab) {
   const auto size = static_cast<int64_t>(file.bytes.size());
   int32_t header[3] = {};
   if (size >= kHeaderBytes) std::memcpy(header, file.bytes.data(), sizeof(header));
+  const absl::Status packed = RefuseGzip(path, file.bytes.span());
   LS_RETURN_IF_ERROR(file.bytes.Check());
+  LS_RETURN_IF_ERROR(packed);
   const bool wide = header[0] == kMagic32;
   if (!wide && header[0] != kMagic16) {
     if (vocab > kVocab16) {

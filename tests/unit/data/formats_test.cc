@@ -243,6 +243,13 @@ TEST(CsvTest, SaysWhatIsWrongWhere) {
   EXPECT_THAT(error("a,b\n1,2\n", "c"), HasSubstr("no column 'c'"));
 }
 
+TEST_F(FormatsTest, APackedTableIsNotRead) {
+  CsvSource source;
+  source.train = Write("train.csv.gz", std::string("\x1f\x8b\x08\x00,1\n", 7));
+  EXPECT_THAT(std::string(Open(source, Split::kTrain).status().message()),
+              HasSubstr("train.csv.gz is packed by gzip: unpack it"));
+}
+
 TEST_F(FormatsTest, CsvTablesAsDataSets) {
   CsvSource source;
   source.train = Write("train.csv", "x,y,label\n1,2,0\n3,4,2\n");

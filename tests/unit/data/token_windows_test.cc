@@ -230,6 +230,31 @@ TEST_F(TokenWindowsTest, BadFilesAreNamed) {
             absl::StatusCode::kNotFound);
 }
 
+// What gzip writes first, as a text or as tokens of 16 bits.
+TEST_F(TokenWindowsTest, PackedFilesAreNotTrainedOn) {
+  const std::string packed("\x1f\x8b\x08\x08 of a file that is packed", 30);
+  const std::string expected = " is packed by gzip: unpack it (of packed files IDX alone is read)";
+  const std::string tokens = Write("tokens.bin.gz", packed);
+  for (const int64_t vocab : {65536, 50}) {
+    EXPECT_THAT(
+        std::string(Open(TokensSource{.train = tokens, .length = 2, .vocab = vocab}, Split::kTrain)
+                        .status()
+                        .message()),
+        HasSubstr(tokens + expected));
+  }
+  std::filesystem::create_directory(folder_ + "books");
+  Write("books/a", "a book that is not packed");
+  const std::string book = Write("books/b", packed);
+  for (const std::string& path : {tokens, folder_ + "books"}) {
+    EXPECT_THAT(
+        std::string(Open(TextSource{.path = path, .length = 3}, Split::kTrain).status().message()),
+        HasSubstr((path == tokens ? tokens : book) + expected));
+  }
+  // Tokens that begin with the same two bytes are tokens.
+  const std::string plain = Write("plain.bin", Shorts({0x8b1f, 50000, 3, 4, 5}));
+  EXPECT_TRUE(Open(TokensSource{.train = plain, .length = 2, .vocab = 65536}, Split::kTrain).ok());
+}
+
 TEST_F(TokenWindowsTest, WithoutAHeaderTokensHave16Bits) {
   const std::string wide = Write("wide.bin", Shorts({1, 2, 3, 4, 5, 6, 7, 8}));
   const absl::Status status =
