@@ -125,11 +125,25 @@ class Parser {
                                               " is neither all names nor all numbers: say in "
                                               "data.csv.header whether it is a header, yes or no"));
     }
+    if (!is_header_ && header_ != "no" && CountsColumns()) {
+      return absl::DataLossError(absl::StrCat("line ", number,
+                                              " counts its columns from 0, as a header or a sample "
+                                              "may: say in data.csv.header whether it is a "
+                                              "header, yes or no"));
+    }
     if (is_header_) {
       for (const std::string_view field : fields_) table_.names.emplace_back(field);
     }
     table_.features = static_cast<int64_t>(columns_) - 1;
     return FindLabel();
+  }
+
+  // Returns whether the fields are 0, 1, 2 and so on: the header that pandas gives an array.
+  bool CountsColumns() const {
+    for (size_t column = 0; column < columns_; ++column) {
+      if (fields_[column] != absl::StrCat(column)) return false;
+    }
+    return true;
   }
 
   absl::Status Wrong(int64_t number, size_t column, const std::string& what) const {

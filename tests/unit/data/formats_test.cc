@@ -214,6 +214,25 @@ TEST(CsvTest, AFirstLineOfNumbersAndOtherTextIsNoHeaderByItself) {
               HasSubstr("line 2 is neither"));
 }
 
+// pandas names the columns of an array so.
+TEST(CsvTest, AFirstLineThatCountsItsColumnsMayBeAHeader) {
+  for (const std::string line : {"0,1", "0,1,2", "\"0\",\"1\",\"2\",\"3\""}) {
+    const std::string text = line + "\n" + line + "\n";
+    const absl::Status status = ParseCsv(text, "-1", "auto").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << line;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("line 1 counts its columns from 0, as a header or a sample may: say in "
+                          "data.csv.header whether it is a header, yes or no"))
+        << line;
+    EXPECT_EQ(ParseCsv(text, "-1", "yes")->labels.size(), 1u) << line;
+    EXPECT_EQ(ParseCsv(text, "-1", "no")->labels.size(), 2u) << line;
+  }
+  EXPECT_THAT(ParseCsv("0,1,2\n5,6,7\n", "0", "yes")->names, ElementsAre("0", "1", "2"));
+  for (const std::string line : {"1,2,3", "0,1.0,2", "0,1,3", "0,1,1"}) {
+    EXPECT_EQ(ParseCsv(line + "\n4,5,6\n", "-1", "auto")->labels.size(), 2u) << line;
+  }
+}
+
 TEST(CsvTest, NumbersCloseToZeroAreZero) {
   const auto table = ParseCsv("1e-400,-1e-400,1e-310,1e-46,1e-40,0\n", "-1", "auto");
   ASSERT_TRUE(table.ok()) << table.status();
