@@ -66,6 +66,22 @@ absl::StatusOr<size_t> ArenaRoom(const JobSpec& job, const engine::Plan& plan,
   return all > rest ? all - rest : 0;
 }
 
+// Numbers of rows, customers and the like are no classes.
+void WarnOfLabels(const CompiledJob& compiled, std::vector<std::string>* warnings) {
+  const Data& data = compiled.job.train().data();
+  // Others say how many classes they have.
+  const bool counted = data.has_csv() || (data.has_npy() && data.npy().vocab() == 0);
+  const int64_t classes = compiled.plan->spec().input.classes;
+  if (!counted || classes <= compiled.train_samples) return;
+  const std::string& column = data.csv().label();
+  const std::string what =
+      data.has_csv() ? absl::StrCat("is column '", column.empty() ? "-1" : column, "' the label?")
+                     : absl::StrCat("are those of '", data.npy().train_labels(), "' the labels?");
+  warnings->push_back(absl::StrCat("'train.data.", data.has_csv() ? "csv" : "npy",
+                                   "': the labels name ", classes, " classes for ",
+                                   compiled.train_samples, " samples: ", what));
+}
+
 }  // namespace
 
 absl::Status CheckSamplesFit(const std::vector<FieldSpec>& takes, const std::vector<FieldSpec>& has,
@@ -114,6 +130,7 @@ std::vector<std::string> WarningsOf(const CompiledJob& compiled) {
         "'train.optimizer.muon': there is no hidden matrix for it, so 'adamw' trains all "
         "parameters and muon's own 'lr' changes nothing");
   }
+  WarnOfLabels(compiled, &warnings);
   return warnings;
 }
 
@@ -122,6 +139,7 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
   CompiledJob compiled;
   compiled.job = job;
   LS_ASSIGN_OR_RETURN(compiled.sampler, MakeSampler(job.train(), data.train->size()));
+  compiled.train_samples = data.train->size();
   compiled.total_steps = TotalSteps(job.train(), *compiled.sampler);
   LS_ASSIGN_OR_RETURN(compiled.eval_every, job::EvalEvery(job));
   LS_ASSIGN_OR_RETURN(compiled.save_every, job::SaveEvery(job));

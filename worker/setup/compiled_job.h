@@ -44,6 +44,7 @@ struct CompiledJob {
   // Without PassOptions::keep_constants also where the job does not say so, but
   // resources.gpu_memory has no room for it.
   std::shared_ptr<const engine::Plan> plan;
+  int64_t train_samples = 0;
   int64_t total_steps = 0;
   Every eval_every;
   Every save_every;
@@ -57,8 +58,9 @@ struct CompiledJob {
   MemoryNeed need;
   std::vector<std::string> tuning_files;  // of a GPU: engine::Memory
 };
-// Returns what of the job has no effect, a sentence each: of its schedule (ScheduleWarnings), of
-// its dumps and of muon where the model has nothing for it. It is allowed, and seldom meant.
+// Returns what of the job has no effect or looks like a mistake, a sentence each: of its schedule
+// (ScheduleWarnings), of its dumps, of muon where the model has nothing for it, of labels with more
+// classes than there are samples. It is allowed, and seldom meant.
 std::vector<std::string> WarningsOf(const CompiledJob& compiled);
 
 // With the vectors that are reduced in `place`. Errors: InvalidArgument, also when recompute is

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/setup/compiled_job.h"
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "data/npy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/small_job.h"
@@ -15,7 +20,9 @@
 namespace lockstep::worker {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 absl::Status Fit(const std::vector<int64_t>& takes, const std::vector<int64_t>& has) {
   const auto fields = [](const std::vector<int64_t>& shape) {
@@ -374,6 +381,54 @@ TEST(CompileJob, MomentsThatAreMuchOfTheGpusMemoryMayBeWithTheHost) {
   job.mutable_resources()->set_offload_optimizer(false);
   job.mutable_train()->mutable_optimizer()->mutable_sgd()->set_momentum(0);
   EXPECT_THAT(refused(), testing::Not(HasSubstr(kOffload)));  // there are none
+}
+
+// A folder with arrays and tables.
+class WarningsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
+    job_.mutable_train()->mutable_eval()->set_every("never");
+    job_.mutable_train()->set_global_batch(4);
+    job_.mutable_train()->mutable_data()->clear_kind();
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string Write(const std::string& name, const std::string& bytes) {
+    std::ofstream(folder_ + "/" + name, std::ios::binary) << bytes;
+    return folder_ + "/" + name;
+  }
+  std::string WriteNpy(const std::string& name, data::NpyType type,
+                       const std::vector<int64_t>& shape) {
+    size_t bytes = data::SizeOf(type);
+    for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
+    return Write(name, data::FormatNpyHeader(type, shape) + std::string(bytes, '\0'));
+  }
+  std::vector<std::string> Warnings() { return WarningsOf(Compiled(job_).compiled); }
+  std::string folder_ = testing::TempDir() + "warnings-XXXXXX";
+  JobSpec job_ = SmallJob();
+};
+
+TEST_F(WarningsTest, ALabelOfMoreClassesThanSamples) {
+  Csv& csv = *job_.mutable_train()->mutable_data()->mutable_csv();
+  csv.set_label("id");
+  csv.set_train(Write("train.csv", "x,id\n1,0\n2,1\n3,2\n4,3\n"));
+  EXPECT_THAT(Warnings(), IsEmpty());
+  csv.set_train(Write("train.csv", "x,id\n1,0\n2,1\n3,2\n4,70000\n"));
+  EXPECT_THAT(Warnings(), ElementsAre("'train.data.csv': the labels name 70001 classes for 4 "
+                                      "samples: is column 'id' the label?"));
+  csv.set_label("");
+  EXPECT_THAT(Warnings(), ElementsAre(HasSubstr("is column '-1' the label?")));
+  Npy& npy = *job_.mutable_train()->mutable_data()->mutable_npy();
+  npy.set_train_inputs(WriteNpy("x.npy", data::NpyType::kFloat32, {4, 3}));
+  npy.set_train_labels(
+      Write("y.npy", data::FormatNpyHeader(data::NpyType::kUInt8, {4}) + "\1\2\3\5"));
+  EXPECT_THAT(Warnings(), ElementsAre(HasSubstr("'train.data.npy': the labels name 6 classes for 4 "
+                                                "samples: are those of '")));
+  // What the job says is meant.
+  SyntheticClassification& made = *job_.mutable_train()->mutable_data()->mutable_synthetic();
+  made.set_train_samples(4);
+  made.set_classes(10);
+  EXPECT_THAT(Warnings(), IsEmpty());
 }
 
 }  // namespace
