@@ -64,6 +64,7 @@ struct NodeInfo {
   // plan of the same job, whatever its passes are.
   std::vector<std::pair<int, int>> origins;
   bool runs = false;         // false: a leaf or a view, which has no kernel
+  bool scaled = false;       // what it makes depends on the loss's scale
   double flops = 0;          // a multiplication and an addition count as two
   double bytes = 0;          // read and written, each value once
   size_t live_bytes = 0;     // of the arena that hold something while it runs

@@ -89,6 +89,10 @@ std::vector<NodeInfo> CompiledPlan::Nodes(ProgramKind kind) const {
       info.origins.emplace_back(origin.node, origin.output);
     }
     info.runs = !node.op->leaf && !node.op->view;
+    info.scaled = node.op->leaf && node.name == kLossSeed;
+    for (const Value& input : node.inputs) {
+      info.scaled |= infos[static_cast<size_t>(input.node)].scaled;
+    }
     if (info.runs) {
       const Cost cost = CostOf(program.graph, node);
       info.flops = cost.flops;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/durable_file.h"
+#include "common/log.h"
 #include "common/status.h"
 #include "data/npy.h"
 
@@ -53,7 +54,8 @@ Interpreter::Interpreter(const engine::Plan* plan, std::string dump_dir, StepRan
       dump_dir_(std::move(dump_dir)),
       dump_steps_(dump_steps) {}
 
-void Interpreter::Enter(int64_t step, int shard, int micro) {
+void Interpreter::Enter(int64_t step, int shard, int micro, double loss_scale) {
+  loss_scale_ = loss_scale;
   step_ = step;
   shard_ = shard;
   micro_ = micro;
@@ -70,13 +72,21 @@ absl::Status Interpreter::AfterNode(engine::ProgramKind program, int node,
     if (bad < 0) continue;
     const double value = outputs[o].is_float64 ? static_cast<const double*>(outputs[o].data)[bad]
                                                : static_cast<const float*>(outputs[o].data)[bad];
-    return absl::InvalidArgumentError(absl::StrCat(
+    const std::string what = absl::StrCat(
         "node %", info.id, info.name.empty() ? "" : " '", info.name, info.name.empty() ? "" : "'",
         " ", info.text, " made ", absl::StrFormat("%g", value), " at element ", bad, " of output ",
         o,
         training ? absl::StrCat(" in step ", step_, ", shard ", shard_, ", micro-batch ", micro_)
-                 : absl::StrCat(" in the evaluation after step ", step_),
-        ": lower the learning rate, or look at the inputs with --dump-tensors"));
+                 : absl::StrCat(" in the evaluation after step ", step_));
+    // As Trainer::CheckFinite: while the scale is being found an overflow is its doing.
+    if (training && info.scaled && loss_scale_ > 1) {
+      if (std::exchange(overflow_, step_) != step_) {
+        LS_LOG_INFO << what << ": an overflow at a loss scale of " << loss_scale_;
+      }
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": lower the learning rate, or look at the inputs with --dump-tensors"));
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Looks at every value as soon as it is made: the first NaN or infinite one ends the job with the
-// node's name, and values can be written as .npy files. The bits of the run do not change.
+// node's name, and values can be written as .npy files. Gradients of a scaled loss may overflow
+// while its scale is being found; this is logged, and the job goes on. The bits of the run do not
+// change.
 // Thread-safety: confined to the worker's main thread.
 #ifndef LOCKSTEP_WORKER_PROFILE_INTERPRETER_H_
 #define LOCKSTEP_WORKER_PROFILE_INTERPRETER_H_
@@ -19,12 +21,12 @@ class Interpreter : public engine::NodeObserver {
   // Values of the steps in `dump_steps` go to `dump_dir` (empty: nowhere). `plan` outlives it.
   Interpreter(const engine::Plan* plan, std::string dump_dir, StepRange dump_steps);
 
-  // Tells what runs next.
-  void Enter(int64_t step, int shard, int micro);
+  // Tells what runs next. `loss_scale` is that of the step, 1 where losses are not scaled.
+  void Enter(int64_t step, int shard, int micro, double loss_scale = 1);
 
   void BeforeNode(engine::ProgramKind, int) override {}
   // Errors: InvalidArgument for a value that is not finite, naming node, step, shard, element and
-  // value; those of the file system.
+  // value, unless a loss scale above 1 may be to blame; those of the file system.
   absl::Status AfterNode(engine::ProgramKind program, int node,
                          absl::Span<const engine::TensorView> outputs) override;
 
@@ -38,6 +40,8 @@ class Interpreter : public engine::NodeObserver {
   int64_t step_ = 0;
   int shard_ = 0;
   int micro_ = 0;
+  double loss_scale_ = 1;
+  int64_t overflow_ = 0;  // the newest step whose overflow was logged
 };
 
 }  // namespace lockstep::worker

@@ -422,7 +422,7 @@ absl::Status Trainer::RunShard(const data::Batch& batch, float* leaf,
   const absl::Time begin = faults_ == nullptr ? absl::InfinitePast() : clock_->Now();
   for (int micro = 0; micro < compiled_.plan->spec().accumulate; ++micro) {
     PointTo(batch, micro, &micro_fields_);
-    if (interpreter_ != nullptr) interpreter_->Enter(step, batch.shard, micro);
+    if (interpreter_ != nullptr) interpreter_->Enter(step, batch.shard, micro, *loss_scale_);
     const PhaseTimer computing(profiler_.get(), StepPhase::kCompute);
     LS_RETURN_IF_ERROR(executor_->RunShard(step, batch.shard, micro, micro_fields_, leaf, hooks));
   }

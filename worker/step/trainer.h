@@ -85,6 +85,8 @@ class Trainer {
     watch_.SetFaults(faults);
     if (faults_ != nullptr) faults_->Expose(state_);
     on_mark_ = std::move(on_mark);
+    // From here on: the made batch of DeviceHash is no step.
+    if (interpreter_ != nullptr) executor_->Observe(interpreter_.get());
   }
 
   // As StepWatch::SetPace.
@@ -266,6 +268,7 @@ class Trainer {
   std::vector<const void*> micro_fields_;
   std::vector<const void*> ahead_fields_;
   std::unique_ptr<Interpreter> interpreter_;
+  const double* loss_scale_ = nullptr;  // in the state, with an interpreter
   RunRecord* notes_ = nullptr;
   FaultInjector* faults_ = nullptr;
   Checkpointer* checkpointer_ = nullptr;

@@ -179,7 +179,10 @@ absl::Status Trainer::MakeObservers() {
     LS_ASSIGN_OR_RETURN(const StepRange range,
                         StepRange::Parse(debug.steps().empty() ? "1:1" : debug.steps()));
     interpreter_ = std::make_unique<Interpreter>(compiled_.plan.get(), debug.dump_tensors(), range);
-    executor_->Observe(interpreter_.get());
+    for (const engine::StateEntry& entry : compiled_.plan->state()) {
+      if (entry.name != "loss_scale") continue;
+      loss_scale_ = reinterpret_cast<const double*>(static_cast<char*>(state_) + entry.offset);
+    }
   }
   return absl::OkStatus();
 }

@@ -310,6 +310,21 @@ class Verbs(harness.ProgramTest):
         self.assertNotEqual(code, 0)
         self.assertRegex(out + err, r"node %\d+ .* made (-?inf|-?nan) at element \d+ .* in step \d+, shard \d")
 
+    def test_interpret_takes_no_overflow_of_the_loss_scale_for_a_fault(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        scaled = ["--nproc-per-node=2", "--set", "train.precision=fp16", "--set", "train.loss_scale.init_scale=16777216"]
+        plain = self.train(*scaled, job)
+        dump = os.path.join(self.dir, "dump")
+        code, out, err = self.launch(*scaled, "--dump-tensors", dump, "-o", "json", job)
+        self.assertEqual(code, 0, out + err)
+        self.assertEqual(plain["model"]["sha256"], json.loads(out)["model"]["sha256"])
+        self.assertRegex(err, r"node %\d+ .* an overflow at a loss scale of \S+")
+        self.assertNotIn("step 0,", err)
+        code, out, err = self.launch(
+            *scaled, "--interpret", "--set", "train.optimizer.sgd.lr=1e30", "--max-restarts=0", job)
+        self.assertNotEqual(code, 0)
+        self.assertRegex(out + err, r"node %\d+ .* made (-?inf|-?nan) at element \d+ .* in step [1-9]\d*, shard \d")
+
     def test_tables_and_arrays_are_trained_on_alike(self):
         rows = [[((i * 7 + j * 3) % 11) / 4.0 for j in range(6)] + [i % 3] for i in range(60)]
         table = "\n".join(",".join(str(value) for value in row) for row in rows) + "\n"

@@ -191,6 +191,39 @@ TEST_F(InterpreterTest, NamesTheNodeThatMakesNan) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("in step 4, shard 0"));
 }
 
+TEST_F(InterpreterTest, AnOverflowOfAScaledLossIsNoFault) {
+  engine::TrainSpec spec = engine::SmallMlp();
+  spec.precision = "fp16";
+  spec.loss_scale.init = 16777216.0 * 1024;
+  engine::Job job(spec);
+  Interpreter interpreter(job.plan.get(), folder_, *StepRange::Parse("1:1"));
+  job.executor->Observe(&interpreter);
+  engine::Pages gradients(static_cast<size_t>(job.plan->gradient_count()) * 4);
+  ::testing::internal::CaptureStderr();
+  for (const int shard : {0, 1}) {
+    interpreter.Enter(1, shard, 0, spec.loss_scale.init);
+    EXPECT_TRUE(job.RunShard(1, shard, gradients.floats()).ok());
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("in step 1, shard 0, micro-batch 0: an overflow at a loss scale of "));
+  EXPECT_THAT(log, Not(HasSubstr("shard 1"))) << "once a step";
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/step-1/shard-1/micro-0"));
+  // At 1 there is no scale to blame.
+  interpreter.Enter(2, 0, 0, 1);
+  EXPECT_THAT(std::string(job.RunShard(2, 0, gradients.floats()).message()),
+              HasSubstr("in step 2, shard 0"));
+  // Nor is it the doing of any scale what the forward pass makes.
+  for (const engine::StateEntry& entry : job.plan->state()) {
+    if (entry.name != "2.bias") continue;
+    auto* state = static_cast<char*>(job.executor->BeginLoad());
+    *reinterpret_cast<float*>(state + entry.offset) = std::numeric_limits<float>::infinity();
+    job.executor->EndLoad();
+  }
+  interpreter.Enter(3, 0, 0, spec.loss_scale.init);
+  EXPECT_THAT(std::string(job.RunShard(3, 0, gradients.floats()).message()),
+              HasSubstr("'2' linear("));
+}
+
 TEST_F(InterpreterTest, WritesTheValuesOfItsSteps) {
   engine::Job job(engine::SmallMlp());
   Interpreter interpreter(job.plan.get(), folder_, *StepRange::Parse("2:2"));
