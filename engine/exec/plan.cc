@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kStateAlign = 64;
 constexpr const char* kRandomAddress = "random_address";
-// Keeps every offset and product of extents far inside 64 bits.
+// No model has more (engine/graph/graph.cc).
 constexpr int64_t kMaxElements = int64_t{1} << 40;
 
 absl::Status CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {

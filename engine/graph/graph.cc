@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/graph/graph.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -27,6 +28,21 @@ struct AttrText {
   std::string operator()(const std::string& v) const { return v; }
   std::string operator()(const Shape& v) const { return ToString(v); }
 };
+
+// Keeps every product of extents, and every offset, far inside 64 bits.
+constexpr int64_t kMostElements = int64_t{1} << 40;
+
+absl::Status CheckSize(const Shape& shape) {
+  int64_t elements = 1;
+  for (const int64_t extent : shape) {
+    if (extent > kMostElements / elements) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("shape ", ToString(shape), " has more than 2^40 values"));
+    }
+    elements *= std::max<int64_t>(extent, 1);
+  }
+  return absl::OkStatus();
+}
 
 std::string ValueText(Value value) {
   return value.output == 0 ? absl::StrCat("%", value.node)
@@ -73,6 +89,11 @@ Value Graph::Add(const OpDef& op, std::vector<Value> inputs, Attrs attrs, const 
   if (!outputs.ok()) {
     return Fail(Annotate(outputs.status(), absl::StrCat(op.name, name.empty() ? "" : " ", name)));
   }
+  for (const TensorType& output : *outputs) {
+    if (const absl::Status status = CheckSize(output.shape); !status.ok()) {
+      return Fail(Annotate(status, absl::StrCat(op.name, name.empty() ? "" : " ", name)));
+    }
+  }
   nodes_.push_back({&op, std::move(inputs), std::move(attrs), *std::move(outputs), name});
   return Value{static_cast<int>(nodes_.size()) - 1, 0};
 }
@@ -85,6 +106,9 @@ Value Graph::AddLeaf(const OpDef& op, TensorType type, const std::string& name) 
       return Fail(absl::InvalidArgumentError(absl::StrCat(
           op.name, " ", name, ": shape ", engine::ToString(type.shape), " has an extent below 1")));
     }
+  }
+  if (const absl::Status status = CheckSize(type.shape); !status.ok()) {
+    return Fail(Annotate(status, absl::StrCat(op.name, " ", name)));
   }
   nodes_.push_back({&op, {}, {}, {std::move(type)}, name});
   return Value{static_cast<int>(nodes_.size()) - 1, 0};

@@ -201,8 +201,7 @@ absl::Status Sequence::AddConv(LayerSpec* layer, Flow* flow) {
   }
   const Window window = WindowOf(*layer);
   const Shape shape = {layer->width, flow->channels / layer->groups, layer->kernel, layer->kernel};
-  const int64_t weights_of_one = Elements(shape) / shape[0];
-  const double fan_in = static_cast<double>(weights_of_one);
+  const double fan_in = static_cast<double>(shape[1] * layer->kernel * layer->kernel);
   const double fan_out = static_cast<double>(shape[0] * layer->kernel * layer->kernel);
   const double bound = 1 / std::sqrt(fan_in);
   parameters_.push_back(

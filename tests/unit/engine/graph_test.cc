@@ -92,6 +92,27 @@ TEST(GraphTest, AnExtentBelowOneIsNoShape) {
   EXPECT_THAT(graph.status().message(), AllOf(HasSubstr("images"), HasSubstr("[2,0]")));
 }
 
+TEST(GraphTest, MoreValuesThanANodeMayHave) {
+  const int64_t most = int64_t{1} << 40;
+  for (const Shape& shape : {Shape{most + 1}, Shape{most, 2}, Shape{most, most, most},
+                             Shape{int64_t{1} << 32, int64_t{1} << 32}}) {
+    Graph graph;
+    EXPECT_FALSE(graph.AddLeaf(ops::kParameter, {kF32, shape}, "conv.weight").valid());
+    EXPECT_EQ(graph.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(graph.status().message(),
+                AllOf(HasSubstr("conv.weight"), HasSubstr("more than 2^40 values")));
+  }
+  Graph graph;
+  const Value x = graph.AddLeaf(ops::kInput, {kF32, {most >> 10, 1}}, "x");
+  const Value few = graph.AddLeaf(ops::kParameter, {kF32, {1 << 10, 1}}, "few");
+  const Value many = graph.AddLeaf(ops::kParameter, {kF32, {1 << 11, 1}}, "many");
+  EXPECT_TRUE(graph.Add(ops::kLinear, {x, few}, {}, "fc1").valid()) << graph.status();
+  EXPECT_FALSE(graph.Add(ops::kLinear, {x, many}, {}, "fc2").valid());
+  EXPECT_EQ(graph.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(graph.status().message(),
+              AllOf(HasSubstr("linear fc2"), HasSubstr("more than 2^40 values")));
+}
+
 TEST(GraphVerifyTest, TwoLeavesOfOneName) {
   Graph graph;
   graph.AddLeaf(ops::kParameter, {kF32, {2}}, "w");
