@@ -248,6 +248,13 @@ void Rules::CheckTraining() {
           "'train.data.npy' needs 'test_inputs' and 'test_labels' for the evaluation; or set "
           "'train.eval.every' to never");
   }
+  if (const Npy& npy = train.data().npy(); npy.has_padding() && npy.padding() >= npy.vocab()) {
+    Error({"train.data.npy.padding"},
+          npy.vocab() == 0
+              ? std::string("'train.data.npy.padding' is a token: it goes with 'vocab'")
+              : absl::StrCat("'train.data.npy.padding' is ", npy.padding(),
+                             ": it must be a token, below 'vocab' ", npy.vocab()));
+  }
   if (train.data().has_csv() && train.eval().every() != "never" &&
       train.data().csv().test().empty()) {
     Error({"train.data.csv"},

@@ -148,6 +148,7 @@ const std::map<std::string, Sets>& Beside() {
       {"train.data.cifar10", {"train.data={cifar10: {path: a}}"}},
       {"train.data.npy",
        {"train.data={npy: {train_inputs: a, train_labels: b}}", "train.eval.every=never"}},
+      {"train.data.npy.padding", {"train.data.npy.vocab=16777216"}},
       {"train.data.csv", {"train.data={csv: {train: a}}", "train.eval.every=never"}},
       {"train.optimizer.sgd.nesterov", {"train.optimizer.sgd.momentum=0.9"}},
       {"train.optimizer.adam", {"train.optimizer={adam: {lr: 0.1}}"}},
