@@ -82,6 +82,20 @@ void WarnOfLabels(const CompiledJob& compiled, std::vector<std::string>* warning
                                    compiled.train_samples, " samples: ", what));
 }
 
+// As image libraries have them: [height, width, channels].
+void WarnOfPictures(const CompiledJob& compiled, std::vector<std::string>* warnings) {
+  const Train& train = compiled.job.train();
+  const std::vector<int64_t>& shape = compiled.plan->spec().input.fields[0].shape;
+  // To an mlp a sample is a row of values, in whatever order.
+  if (!train.data().has_npy() || train.model().has_mlp() || shape.size() != 3) return;
+  const int64_t last = shape[2];
+  if ((last != 1 && last != 3 && last != 4) || shape[0] <= last || shape[1] <= last) return;
+  warnings->push_back(absl::StrCat(
+      "'train.data.npy': samples of [", absl::StrJoin(shape, ", "),
+      "] look like [height, width, channels], but are taken as [channels, height, width]: "
+      "transpose(0, 3, 1, 2) of the array makes them so"));
+}
+
 }  // namespace
 
 absl::Status CheckSamplesFit(const std::vector<FieldSpec>& takes, const std::vector<FieldSpec>& has,
@@ -131,6 +145,7 @@ std::vector<std::string> WarningsOf(const CompiledJob& compiled) {
         "parameters and muon's own 'lr' changes nothing");
   }
   WarnOfLabels(compiled, &warnings);
+  WarnOfPictures(compiled, &warnings);
   return warnings;
 }
 

@@ -60,7 +60,8 @@ struct CompiledJob {
 };
 // Returns what of the job has no effect or looks like a mistake, a sentence each: of its schedule
 // (ScheduleWarnings), of its dumps, of muon where the model has nothing for it, of labels with more
-// classes than there are samples. It is allowed, and seldom meant.
+// classes than there are samples, of pictures whose channels come last. It is allowed, and seldom
+// meant.
 std::vector<std::string> WarningsOf(const CompiledJob& compiled);
 
 // With the vectors that are reduced in `place`. Errors: InvalidArgument, also when recompute is

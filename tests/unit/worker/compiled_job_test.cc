@@ -23,6 +23,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 absl::Status Fit(const std::vector<int64_t>& takes, const std::vector<int64_t>& has) {
   const auto fields = [](const std::vector<int64_t>& shape) {
@@ -404,6 +405,25 @@ class WarningsTest : public ::testing::Test {
     return Write(name, data::FormatNpyHeader(type, shape) + std::string(bytes, '\0'));
   }
   std::vector<std::string> Warnings() { return WarningsOf(Compiled(job_).compiled); }
+  // Those of a job with a model of convolutions, or without them, of pictures of this shape.
+  std::vector<std::string> WarningsOfPictures(const std::vector<int64_t>& shape,
+                                              bool convolutions = true) {
+    Train& train = *job_.mutable_train();
+    train.mutable_model()->clear_kind();
+    if (convolutions) {
+      train.mutable_model()->mutable_layers()->add_sequence()->mutable_conv()->set_channels(2);
+      train.mutable_model()->mutable_layers()->mutable_sequence(0)->mutable_conv()->set_kernel(1);
+      train.mutable_model()->mutable_layers()->add_sequence()->mutable_linear();
+    } else {
+      train.mutable_model()->mutable_mlp()->add_hidden(4);
+    }
+    Npy& npy = *train.mutable_data()->mutable_npy();
+    std::vector<int64_t> all = {8};
+    all.insert(all.end(), shape.begin(), shape.end());
+    npy.set_train_inputs(WriteNpy("x.npy", data::NpyType::kUInt8, all));
+    npy.set_train_labels(WriteNpy("y.npy", data::NpyType::kUInt8, {8}));
+    return Warnings();
+  }
   std::string folder_ = testing::TempDir() + "warnings-XXXXXX";
   JobSpec job_ = SmallJob();
 };
@@ -429,6 +449,19 @@ TEST_F(WarningsTest, ALabelOfMoreClassesThanSamples) {
   made.set_train_samples(4);
   made.set_classes(10);
   EXPECT_THAT(Warnings(), IsEmpty());
+}
+
+TEST_F(WarningsTest, PicturesWhoseChannelsComeLast) {
+  EXPECT_THAT(WarningsOfPictures({32, 32, 3}),
+              ElementsAre(HasSubstr("samples of [32, 32, 3] look like [height, width, channels], "
+                                    "but are taken as [channels, height, width]: transpose(0, 3, "
+                                    "1, 2) of the array")));
+  EXPECT_THAT(WarningsOfPictures({28, 28, 1}), SizeIs(1));
+  EXPECT_THAT(WarningsOfPictures({3, 32, 32}), IsEmpty());
+  EXPECT_THAT(WarningsOfPictures({1, 28, 28}), IsEmpty());
+  EXPECT_THAT(WarningsOfPictures({3, 3, 3}), IsEmpty());
+  EXPECT_THAT(WarningsOfPictures({512, 1, 1}), IsEmpty()) << "features of no extent";
+  EXPECT_THAT(WarningsOfPictures({28, 28, 1}, /*convolutions=*/false), IsEmpty());
 }
 
 }  // namespace
