@@ -10,6 +10,7 @@
 #include "absl/strings/charconv.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/mapped_bytes.h"
 #include "common/printable.h"
 #include "common/status.h"
@@ -132,7 +133,10 @@ class Parser {
                                               "header, yes or no"));
     }
     if (is_header_) {
-      for (const std::string_view field : fields_) table_.names.emplace_back(field);
+      // A quote in a quoted name is written twice.
+      for (const std::string_view field : fields_) {
+        table_.names.push_back(absl::StrReplaceAll(std::string(field), {{"\"\"", "\""}}));
+      }
     }
     table_.features = static_cast<int64_t>(columns_) - 1;
     return FindLabel();

@@ -239,6 +239,13 @@ TEST(CsvTest, NumbersCloseToZeroAreZero) {
   EXPECT_THAT(table->values, ElementsAre(0, 0, 0, 0, 1e-40f));
 }
 
+TEST(CsvTest, QuotesInAQuotedNameAreDoubled) {
+  const auto table = ParseCsv("\"a \"\"b\"\"\",\"\"\"c\",y\n1,2,0\n", "\"c", "auto");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(table->names, ElementsAre("a \"b\"", "\"c", "y"));
+  EXPECT_THAT(table->labels, ElementsAre(2));
+}
+
 TEST(CsvTest, SaysWhatIsWrongWhere) {
   const auto error = [](const char* text, const char* label = "-1", const char* header = "auto") {
     return std::string(ParseCsv(text, label, header).status().message());
