@@ -10,6 +10,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <variant>
 
@@ -252,7 +254,16 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, u
   // A model may have come here without the folder, and its data need not lie in there.
   const int missing = workdir.empty() || ::chdir(workdir.c_str()) == 0 ? 0 : errno;
   absl::StatusOr<std::unique_ptr<data::Dataset>> dataset = data::Open(source, data::Split::kTest);
-  if (missing == 0) return dataset;
+  if (missing == 0) {
+    std::error_code unknown;
+    const std::string folder = std::filesystem::current_path(unknown).string();
+    if (!absl::StrContains(dataset.status().message(), std::strerror(ENOENT)) || unknown) {
+      return dataset;
+    }
+    return absl::Status(dataset.status().code(),
+                        absl::StrCat(dataset.status().message(), "; relative paths are meant from ",
+                                     folder, workdir.empty() ? ", as the job has no workdir" : ""));
+  }
   if (dataset.ok()) {
     LS_LOG_WARNING << "the job's workdir " << workdir << " cannot be entered ("
                    << std::strerror(missing)

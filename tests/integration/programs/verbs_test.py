@@ -343,6 +343,17 @@ class Verbs(harness.ProgramTest):
         self.assertEqual(one["model"]["sha256"], two["model"]["sha256"])
         self.assertEqual(one["eval"], dict(two["eval"], seconds=one["eval"].get("seconds")) if "seconds" in one["eval"] else two["eval"])
 
+    def test_a_test_split_that_is_missed_says_from_where_it_is_meant(self):
+        self.write("rows.csv", "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(200)))
+        made = "synthetic: {train_samples: 1000, test_samples: 200, features: 40, classes: 5}"
+        job = self.write("job.yaml", harness.synthetic_job().replace(made, "csv: {train: rows.csv, test: rows.csv}"))
+        model = os.path.join(self.dir, os.path.dirname(self.train("--nproc-per-node=2", job)["model"]["path"]))
+        self.write("elsewhere/x", "")
+        for verb in ("eval", "predict"):
+            code, _, err = self.launch(verb, model, cwd=os.path.join(self.dir, "elsewhere"))
+            self.assertNotEqual(code, 0)
+            self.assertRegex(err, "rows.csv.*No such file.*; relative paths are meant from .*/elsewhere, as the job has no workdir")
+
     def test_augmented_pictures_are_the_same_for_any_number_of_workers(self):
         def record(label, seed):
             return bytes([label]) + bytes((seed * 31 + i * 7) % 251 for i in range(3072))
