@@ -109,8 +109,8 @@ class DictionaryReader {
       return absl::OkStatus();
     }
     return absl::DataLossError(absl::StrCat(
-        "values of this type are not read; save them as float32, float64, uint8, int32 or int64, "
-        "little-endian"));
+        "values of this type are not read; save them as float32, float64, uint8, int32 or int64 "
+        "(labels and tokens as one of the last three), little-endian"));
   }
   absl::Status ReadOrder() {
     const std::string_view word = ReadWord();

@@ -39,7 +39,8 @@ absl::StatusOr<std::vector<int32_t>> LabelsOf(const std::string& path) {
         absl::StrCat(path, ": labels have ", array->shape().size(), " extents instead of 1"));
   }
   std::vector<int32_t> labels;
-  absl::Status status = absl::DataLossError("labels must be uint8, int32 or int64");
+  absl::Status status = absl::DataLossError(
+      absl::StrCat("labels must be uint8, int32 or int64, not ", Name(array->type())));
   if (array->type() == NpyType::kUInt8) status = ReadLabels<uint8_t>(*array, &labels);
   if (array->type() == NpyType::kInt32) status = ReadLabels<int32_t>(*array, &labels);
   if (array->type() == NpyType::kInt64) status = ReadLabels<int64_t>(*array, &labels);

@@ -165,7 +165,7 @@ TEST_F(FormatsTest, NpyErrorsNameTheFile) {
               HasSubstr("label -4 of sample 1"));
   source.train_labels = WriteNpy<float>("y.npy", NpyType::kFloat32, {2}, {0, 1});
   EXPECT_THAT(std::string(Open(source, Split::kTrain).status().message()),
-              HasSubstr("labels must be"));
+              HasSubstr("labels must be uint8, int32 or int64, not float32"));
   EXPECT_EQ(Open(source, Split::kTest).status().code(), absl::StatusCode::kNotFound);
 }
 
