@@ -349,11 +349,11 @@ FusionOptions CompiledPlan::FusionFor(bool training) const {
   // Sums for bias gradients are of what is not rounded to FP8.
   options.epilogues = {epilogues && spec_.recompute.mode == RecomputeSpec::Mode::kNone,
                        epilogues && !spec_.fp8};
-  // An inference plan in fp32 keeps the filters in the product's order instead; in bf16 products
-  // and convolutions that pool add in different orders, and a model gives the numbers of its
-  // training.
+  // An inference plan keeps the filters in the product's order instead, but in bf16 products and
+  // direct convolutions add in different orders, and a model gives the numbers of its training.
   const bool bf16 = precision_.type == DType::kBF16;
   options.pools = on.pools && cpu && (bf16 || (fp32 && !spec_.inference));
+  options.direct_pools_only = spec_.inference;
   options.heads = on.heads && cpu && training;
   options.relu = on.relu;
   options.residuals = on.residuals;
@@ -373,12 +373,7 @@ absl::Status CompiledPlan::CompileEvaluation() {
   if (spec_.inference) graph.AddOutput(kLogitsOutput, forward.logits);
   LS_RETURN_IF_ERROR(graph.Verify());
   if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*training=*/false));
-  // In 16 bits a training's evaluation rounds the convolution before the sum, and so its model
-  // does.
-  const bool fp32 = precision_.type == DType::kF32;
-  if (spec_.passes.fuse && spec_.passes.patterns.images && spec_.inference && fp32) {
-    graph = FuseResiduals(graph);
-  }
+  if (spec_.passes.fuse && spec_.passes.patterns.images) graph = FuseResiduals(graph);
   evaluate_.graph = ApplyPrecision(graph, precision_, HalfWeights());
   // A decode program writes over the arena, and training changes the parameters.
   const bool keep = spec_.inference && !spec_.decode && spec_.passes.keep_constants;

@@ -150,7 +150,7 @@ class Fusion {
 
 Graph Fuse(const Graph& graph, const FusionOptions& options) {
   Graph fused = options.heads ? FuseHeads(graph) : graph;
-  if (options.pools) fused = FusePools(fused);
+  if (options.pools) fused = FusePools(fused, options.direct_pools_only);
   if (options.norms) fused = FoldBatchNorms(fused);
   if (options.images) fused = FuseImagePairs(fused);
   if (options.activations) fused = FuseActivations(fused);

@@ -19,8 +19,9 @@ namespace lockstep::engine {
 
 // Patterns: those that are not for every plan are off.
 struct FusionOptions {
-  bool activations = false;  // those of activation_fusion.h
-  bool pools = false;        // those of pool_fusion.h
+  bool activations = false;        // those of activation_fusion.h
+  bool pools = false;              // those of pool_fusion.h
+  bool direct_pools_only = false;  // and not those of Winograd's convolutions, with `pools`
   // add(linear(x, w, b), r), add(linear_backward_input(dy, w), r) -> one node
   bool addends = false;
   EpilogueOptions epilogues = {};  // those of epilogue_fusion.h

@@ -19,7 +19,8 @@ namespace {
 
 class PoolFusion {
  public:
-  explicit PoolFusion(const Graph& graph) : graph_(graph), match_(&graph), rewriter_(&graph) {}
+  PoolFusion(const Graph& graph, bool direct_only)
+      : graph_(graph), direct_only_(direct_only), match_(&graph), rewriter_(&graph) {}
 
   Graph Run() {
     const int count = static_cast<int>(graph_.nodes().size());
@@ -80,7 +81,7 @@ class PoolFusion {
         ConvOf(graph_.type(conv.inputs[0]), graph_.type(conv.inputs[1]), conv.attrs);
     if (!g.ok() || g->out_height < 2 || g->out_width < 2) return;
     chain.direct = IsForDirect(*g);
-    if (!chain.direct && !IsForWinograd(*g)) return;
+    if (!chain.direct && (direct_only_ || !IsForWinograd(*g))) return;
     const std::vector<int>& readers = match_.Readers(match_.Input(pool, 0));
     for (const int reader : readers) {
       if (match_.Is(reader, ops::kMaxPool2dBackward)) SetGradient(reader, &chain);
@@ -190,6 +191,7 @@ class PoolFusion {
   }
 
   const Graph& graph_;
+  const bool direct_only_;
   const GraphMatcher match_;
   Rewriter rewriter_;
   std::vector<Chain> chains_;
@@ -200,6 +202,8 @@ class PoolFusion {
 
 }  // namespace
 
-Graph FusePools(const Graph& graph) { return PoolFusion(graph).Run(); }
+Graph FusePools(const Graph& graph, bool direct_only) {
+  return PoolFusion(graph, direct_only).Run();
+}
 
 }  // namespace lockstep::engine

@@ -20,8 +20,9 @@
 
 namespace lockstep::engine {
 
-// `graph` with these patterns replaced. It comes before the other fusions.
-Graph FusePools(const Graph& graph);
+// `graph` with these patterns replaced, or those of direct convolutions only. It comes before the
+// other fusions.
+Graph FusePools(const Graph& graph, bool direct_only = false);
 
 }  // namespace lockstep::engine
 
