@@ -250,6 +250,8 @@ void CheckStandstill(Context& context, Job& job) {
   absl::Duration limit = detection;
   for (const Worker* worker : members) limit = std::max(limit, StepLimit(*worker));
   if (connecting) limit += detection + 2 * context.state.options.settle;
+  // A host that hears nothing from another one for `detection` looks once a second, and knows more.
+  if (all_wait && !OnOneHost(job, *members.front())) limit += 2 * context.state.options.settle;
   // What one receives was taken from the others long before, where buffers are large.
   const auto moves = [&](const Worker* worker) {
     return Since(context, *worker, worker->progress_moved) <= limit;
@@ -265,8 +267,8 @@ void CheckStandstill(Context& context, Job& job) {
   // Each host waits for another: what is between them may swallow what they say, and new
   // connections may do. When that does not help either, somebody hangs.
   constexpr int kNewConnections = 3;
-  if (all_wait && !OnOneHost(job, *hung) && job.reach_tries < kNewConnections) {
-    ++job.reach_tries;
+  if (all_wait && !OnOneHost(job, *hung) && job.standstills < kNewConnections) {
+    ++job.standstills;
     return AbortCurrentGeneration(context, job,
                                   absl::StrCat("all workers have waited for each other for ",
                                                DurationText(limit), "; they connect anew"));

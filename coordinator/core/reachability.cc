@@ -107,6 +107,25 @@ void SendAway(Context& context, Job& job, const std::set<std::string>& gone) {
   }
 }
 
+Cut CutBetween(const Worker& worker, const Worker& peer, const PeerLost& lost) {
+  return {worker.node_id, peer.node_id,
+          absl::StrCat(worker.host, " cannot reach ", peer.host, ": ", lost.detail())};
+}
+
+void AddCut(Context& context, Job& job, Cut cut) {
+  if (job.cuts.empty()) job.cuts_since = context.now;
+  const CutPair pair = MakeCut(cut.node, cut.peer);
+  const auto known = std::find_if(job.cuts.begin(), job.cuts.end(), [&](const Cut& other) {
+    return MakeCut(other.node, other.peer) == pair;
+  });
+  if (known == job.cuts.end()) {
+    job.cuts.push_back(std::move(cut));
+  } else if (cut.text.size() > known->text.size()) {
+    *known = std::move(cut);  // who waited to be reached knows less than who tried
+  }
+  context.touched_jobs.insert(job.id);
+}
+
 }  // namespace
 
 void NoteUnreachable(Context& context, Job& job, const Worker& worker, const PeerLost& lost) {
@@ -115,20 +134,7 @@ void NoteUnreachable(Context& context, Job& job, const Worker& worker, const Pee
   if (lost.rank() < 0 || lost.rank() >= generation.members_size()) return;
   const Worker* peer = FindWorker(job, generation.members(lost.rank()).incarnation());
   if (peer == nullptr || peer->node_id == worker.node_id) return;
-  if (job.cuts.empty()) job.cuts_since = context.now;
-  const CutPair pair = MakeCut(worker.node_id, peer->node_id);
-  const std::string text =
-      absl::StrCat(worker.host, " cannot reach ", peer->host, ": ", lost.detail());
-  const auto known = std::find_if(job.cuts.begin(), job.cuts.end(), [&](const Cut& cut) {
-    return MakeCut(cut.node, cut.peer) == pair;
-  });
-  if (known == job.cuts.end()) {
-    job.cuts.push_back({worker.node_id, peer->node_id, text});
-  } else if (text.size() > known->text.size()) {
-    // Who waited to be reached knows less than who tried.
-    *known = {worker.node_id, peer->node_id, text};
-  }
-  context.touched_jobs.insert(job.id);
+  AddCut(context, job, CutBetween(worker, *peer, lost));
 }
 
 bool HasCuts(Job& job) {
@@ -143,10 +149,12 @@ bool HasCuts(Job& job) {
 void NoteSilences(Context& context, Job& job) {
   if (!job.generation.aborted || job.generation.silences_noted) return;
   job.generation.silences_noted = true;
+  if (!job.cuts.empty() || job.generation.cuts_decided) return;  // who gives up falls silent
   const auto there = [&](const Worker& worker) {
     return IsMember(job, worker) && !worker.dead() && !Failed(worker);
   };
   std::set<CutPair> noted;
+  bool no_accident = false;
   for (const Slot& slot : job.slots) {
     if (slot.vacant() || !slot.worker->peer_lost || !there(*slot.worker)) continue;
     const Worker& worker = *slot.worker;
@@ -154,9 +162,18 @@ void NoteSilences(Context& context, Job& job) {
     const Worker* peer = FindWorker(job, worker.lost_peer);
     if (peer == nullptr || !there(*peer) || peer->node_id == worker.node_id) continue;
     const CutPair pair = MakeCut(worker.node_id, peer->node_id);
-    int& generations = job.silences[pair];
-    if (noted.insert(pair).second) ++generations;
-    if (generations >= kMostSilences) NoteUnreachable(context, job, worker, *worker.peer_lost);
+    Job::Silence& silence = job.silences[pair];
+    if (noted.insert(pair).second) ++silence.generations;
+    silence.newest = CutBetween(worker, *peer, *worker.peer_lost);
+    no_accident |= silence.generations >= kMostSilences;
+  }
+  if (!no_accident) return;
+  // No pair of them has made a step since. One host may be out of reach of all, who hear it in
+  // turn.
+  const auto nodes = MembersByNode(job);
+  for (const auto& [pair, silence] : job.silences) {
+    if (nodes.count(pair.first) == 0 || nodes.count(pair.second) == 0) continue;
+    AddCut(context, job, silence.newest);
   }
 }
 

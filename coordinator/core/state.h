@@ -359,8 +359,15 @@ struct Job {
   int reach_tries = 0;
   absl::Time reach_again = absl::InfinitePast();
   std::string reach_text;
-  // By pair of nodes: generations that ended because one heard nothing from the other, both alive.
-  std::map<std::pair<std::string, std::string>, int> silences;
+  // By pair of nodes: generations that ended because one heard nothing from the other, both alive,
+  // and what it said of the last one.
+  struct Silence {
+    int generations = 0;
+    Cut newest;
+  };
+  std::map<std::pair<std::string, std::string>, Silence> silences;
+  // Generations without a step in which all hosts waited for each other, and connected anew.
+  int standstills = 0;
   // What is told of a job that runs; not journaled.
   std::optional<Stall> stall;
   StragglerWatch straggler;

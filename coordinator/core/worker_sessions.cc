@@ -119,7 +119,7 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
     worker.step_seen = context.now;
     if (!job.stepped) context.touched_jobs.insert(job.id);
     job.stepped = true;
-    job.reach_tries = 0;
+    job.reach_tries = job.standstills = 0;
   }
   NoteTraining(context, job, worker, heartbeat.progress().train_seconds());
   worker.progress = heartbeat.progress();
