@@ -85,7 +85,7 @@ void Read(const std::string& name, const std::vector<std::string>& sets, absl::s
         OverrideWorkers(flags.nodes.value_or(file.nodes()),
                         flags.nproc_per_node.value_or(file.nproc_per_node()), &spec);
   }
-  CheckRules(spec, written, flags.any(), reporter);
+  CheckRules(spec, written, flags, reporter);
 }
 
 }  // namespace

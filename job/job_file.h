@@ -33,6 +33,8 @@ struct Diagnostic {
 struct WorkerFlags {
   std::optional<int> nodes;
   std::optional<int> nproc_per_node;
+  // The hosts, or what is counted on them, say later how many workers there are, not the file.
+  bool replaced = false;
   bool any() const { return nodes.has_value() || nproc_per_node.has_value(); }
 };
 

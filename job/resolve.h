@@ -15,9 +15,10 @@ namespace lockstep::job {
 // Fills in every default that the file did not write. `file` gives the job its name.
 void FillDefaults(const std::string& file, const Written& written, JobSpec* spec);
 
-// Reports what is wrong between the fields of a spec whose defaults are filled in. `flags`: its
-// workers are those of flags.
-void CheckRules(const JobSpec& spec, const Written& written, bool flags, Reporter* reporter);
+// Reports what is wrong between the fields of a spec whose defaults are filled in. `flags`: what
+// its workers are said by beside the file.
+void CheckRules(const JobSpec& spec, const Written& written, const WorkerFlags& flags,
+                Reporter* reporter);
 
 }  // namespace lockstep::job
 

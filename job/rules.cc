@@ -19,8 +19,12 @@ namespace {
 
 class Rules {
  public:
-  Rules(const JobSpec& spec, const Written& written, bool flags, Reporter* reporter)
-      : spec_(spec), written_(written), flags_(flags), reporter_(*reporter) {}
+  Rules(const JobSpec& spec, const Written& written, const WorkerFlags& flags, Reporter* reporter)
+      : spec_(spec),
+        written_(written),
+        flags_(flags.any()),
+        replaced_(flags.replaced),
+        reporter_(*reporter) {}
 
   void Check() {
     CheckWorkersAndElastic();
@@ -84,6 +88,7 @@ class Rules {
   const JobSpec& spec_;
   const Written& written_;
   const bool flags_;
+  const bool replaced_;
   Reporter& reporter_;
 };
 
@@ -160,9 +165,10 @@ void Rules::CheckRanksPerNode() {
   }
 }
 
-// Flags move the bounds (job/meaning/workers.h); without them the file is to agree with itself.
+// Flags and hosts move the bounds (job/meaning/workers.h); without them the file is to agree with
+// itself.
 void Rules::CheckBoundsOfWorkers(int64_t workers) {
-  if (flags_ || IsUncounted(spec_)) return;
+  if (flags_ || replaced_ || IsUncounted(spec_)) return;
   const Elastic& elastic = spec_.elastic();
   const auto error = [&](const char* key, int64_t bound, const char* advice) {
     const std::string bounded = absl::StrCat("elastic.", key);
@@ -476,7 +482,8 @@ void Rules::CheckNccl() {
 
 }  // namespace
 
-void CheckRules(const JobSpec& spec, const Written& written, bool flags, Reporter* reporter) {
+void CheckRules(const JobSpec& spec, const Written& written, const WorkerFlags& flags,
+                Reporter* reporter) {
   Rules(spec, written, flags, reporter).Check();
 }
 

@@ -65,6 +65,7 @@ struct JobArgs {
   std::vector<std::string> sets;   // --set and what other flags mean, in order
   std::optional<ProcCount> nproc_per_node;
   std::optional<int> nodes;
+  bool workers_of_hosts = false;         // the hosts of a run say how many workers each has
   std::string run_dir;                   // the folder of this run; empty: runs_dir/<name>-<id>
   std::string runs_dir;                  // empty: runs
   std::vector<chaos::Injection> faults;  // that the run is to suffer

@@ -125,6 +125,7 @@ absl::StatusOr<JobArgs> JobOnHosts(const std::vector<HostSlots>& hosts, const Jo
     return absl::FailedPreconditionError(
         absl::StrCat("--nnodes is ", *job.nodes, ", and ", count, " hosts are named"));
   }
+  on_hosts.workers_of_hosts = HasSlots(hosts);
   on_hosts.nodes = HasSlots(hosts) ? std::nullopt : std::make_optional(count);
   return on_hosts;
 }

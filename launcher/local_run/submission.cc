@@ -182,9 +182,11 @@ std::string UserName() {
 absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args, Counted counted) {
   job::WorkerFlags flags;
   flags.nodes = args.nodes;
+  flags.replaced = args.workers_of_hosts;
   std::string by;
   if (args.nproc_per_node.has_value()) {
     by = WordOf(args.nproc_per_node->kind);
+    flags.replaced = flags.replaced || !by.empty();
     if (by.empty()) {
       flags.nproc_per_node = args.nproc_per_node->count;
     } else if (counted == Counted::kHere) {

@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/local_run/hosts_plan.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -59,6 +60,36 @@ TEST(SubmissionTest, AHiddenSecretIsTakenFromTheEnvironmentAgain) {
               AllOf(HasSubstr("LOCKSTEP_TEST_TOKEN, from the environment, is not UTF-8"),
                     Not(HasSubstr("hush"))));
   ::unsetenv("LOCKSTEP_TEST_TOKEN");
+}
+
+// The bounds are those of the workers that take the place of the file's one.
+TEST(SubmissionTest, BoundsAreNotThoseOfTheFilesWorkersWhereOthersReplaceThem) {
+  ValidateArgs args;
+  args.job.job_file = "x.yaml";
+  args.job.text =
+      "train:\n  model: {mlp: {hidden: [8]}}\n  data: {fashion_mnist: {}}\n  global_batch: 64\n"
+      "  shards: 8\n  epochs: 1\n  optimizer: {sgd: {lr: 0.1}}\n"
+      "elastic: {min_workers: 2, max_workers: 8}\n";
+  const auto errors = [&] {
+    const auto loaded = LoadJobOfRun(args, Counted::kByCoordinator);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return loaded.ok() ? loaded->FormatErrors() + std::string(loaded->admission.message()) : "";
+  };
+  const auto refused = HasSubstr("'elastic.min_workers' is 2 and 'resources' asks for 1 worker");
+  EXPECT_THAT(errors(), refused);
+  using Kind = ProcCount::Kind;
+  for (const Kind kind : {Kind::kGpu, Kind::kCpu, Kind::kAuto}) {
+    args.job.nproc_per_node = ProcCount{kind, 0};
+    EXPECT_EQ(errors(), "");
+  }
+  args.job.nproc_per_node.reset();
+  args.hosts.emplace().hosts = {{"a", 4}, {"b", 4}};
+  EXPECT_EQ(errors(), "");
+  args.hosts->hosts = {{"a", 4}, {"b", 0}};
+  EXPECT_EQ(errors(), "");
+  // All else of the file is still checked.
+  args.job.sets = {"elastic.max_workers=9"};
+  EXPECT_THAT(errors(), HasSubstr("'elastic.max_workers' 9: 9 workers for 8 shards"));
 }
 
 TEST(SubmissionTest, DiagnosticsAreToldApart) {
