@@ -309,13 +309,13 @@ void PrintHead(const BenchCollectivesRequest& request) {
 // Returns whether stdout took it; else errno says why.
 bool PrintRow(const Measured& row) {
   const bool sums = absl::StrContains(row.operation, "reduce") || row.operation == "local_sum";
-  std::printf("%-15s %11lld %11lld %-6s %-6s %11.2f %11.2f %11.2f %9.3f %9.3f %7s\n",
-              row.operation.c_str(), static_cast<long long>(row.size.bytes),
-              static_cast<long long>(row.size.count), "float", sums ? "sum" : "none",
-              row.median * 1e6, row.least * 1e6, row.most * 1e6, row.AlgorithmBandwidth(),
-              row.AlgorithmBandwidth() * row.bus_factor,
-              row.wrong < 0 ? "-" : absl::StrCat(row.wrong).c_str());
-  return std::fflush(stdout) == 0;
+  const int printed = std::printf(
+      "%-15s %11lld %11lld %-6s %-6s %11.2f %11.2f %11.2f %9.3f %9.3f %7s\n", row.operation.c_str(),
+      static_cast<long long>(row.size.bytes), static_cast<long long>(row.size.count), "float",
+      sums ? "sum" : "none", row.median * 1e6, row.least * 1e6, row.most * 1e6,
+      row.AlgorithmBandwidth(), row.AlgorithmBandwidth() * row.bus_factor,
+      row.wrong < 0 ? "-" : absl::StrCat(row.wrong).c_str());
+  return printed >= 0 && std::fflush(stdout) == 0;
 }
 
 std::string RowJson(const Measured& row) {
@@ -357,9 +357,12 @@ absl::Status RunRankBench(const BenchCollectivesRequest& request, bool json, Com
                                  .Add("transport", "shm")
                                  .Raw("rows", rows.Done())
                                  .Done();
-    std::printf("%s\n", text.c_str());
+    // What does not fit the buffer is written here, and a flush tells nothing of it.
+    if (std::printf("%s\n", text.c_str()) < 0) return ResultNotWritten(errno);
   }
-  if (speaks && std::fflush(stdout) != 0) return ResultNotWritten(errno);
+  if (speaks && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
+    return ResultNotWritten(errno);
+  }
   if (wrong == 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(wrong, " elements are wrong: see the column #WRONG"));
 }

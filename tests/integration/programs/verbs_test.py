@@ -97,10 +97,12 @@ class Verbs(harness.ProgramTest):
             self.assertIn(row["wrong"], (0, None), row)
 
     def test_bench_collectives_without_room_for_its_table_fails(self):
-        for form in ("json", "table"):
+        # More than what stdout keeps until it is flushed, and less.
+        for form, operations in (("json", "barrier"), ("table", "barrier"), ("json", "all_reduce,broadcast,memcpy")):
             with open("/dev/full", "w", encoding="utf-8") as full:
-                done = subprocess.run([os.path.join(harness.BIN, "launcher"), "bench", "collectives", "-e", "4KiB",
-                                       "--nproc-per-node=2", "--operations=barrier", "--seconds=0.01", "-o", form],
+                done = subprocess.run([os.path.join(harness.BIN, "launcher"), "bench", "collectives", "-b", "4",
+                                       "-e", "4KiB", "--factor=2", "--nproc-per-node=2",
+                                       f"--operations={operations}", "--seconds=0.01", "-o", form],
                                       check=False, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE,
                                       text=True, timeout=harness.patient())
             self.assertEqual(done.returncode, 1, done.stderr)
