@@ -22,6 +22,7 @@
 #include "common/printable.h"
 #include "common/status.h"
 #include "job/job_file.h"
+#include "job/meaning/workers.h"
 #include "launcher/agent/host.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/local_run/hosts_of_run.h"
@@ -102,12 +103,22 @@ int LoadJob(const JobArgs& args, JobSpec* spec) {
   return IsTrained(*spec) ? kExitOk : kExitBadJobFile;
 }
 
+// The job with the workers that this host would have. Where what is counted is not here, a plan for
+// another GPU is made without their number, which it says.
+absl::StatusOr<job::LoadResult> LoadPlanned(PlanArgs args) {
+  absl::StatusOr<job::LoadResult> job = LoadJobOfRun(args);
+  if (args.gpu.empty()) return job;
+  if (job.ok()) {
+    if (!job->ok() || job->admission.ok() || !job::IsUncounted(job->spec)) return job;
+    args.job.text = std::move(job->source);  // the standard input is read once
+  }
+  return LoadJobOfRun(args, Counted::kByCoordinator);
+}
+
 }  // namespace
 
 int RunVerb(const PlanArgs& args) {
-  // Another GPU says nothing of how many of them there are.
-  absl::StatusOr<job::LoadResult> job =
-      LoadJobOfRun(args, args.gpu.empty() ? Counted::kHere : Counted::kByCoordinator);
+  absl::StatusOr<job::LoadResult> job = LoadPlanned(args);
   if (!job.ok()) return Complain(job.status());
   if (!job->ok()) {
     std::cerr << job->FormatErrors();

@@ -161,6 +161,11 @@ JobReport Unestimated(const CompiledJob& compiled, int64_t dataset_size) {
   }
   const int shards = compiled.job.train().shards();
   const int world = job::WantedWorkers(compiled.job);
+  if (job::IsUncounted(compiled.job)) {
+    report.warnings.push_back(
+        absl::StrCat("how many workers there are is not counted here: planned for ", world,
+                     world == 1 ? " worker" : " workers", "; say --nproc-per-node=N"));
+  }
   for (int rank = 0; rank < world; ++rank) {
     RankCost cost;
     cost.rank = rank;

@@ -83,6 +83,25 @@ class Verbs(harness.ProgramTest):
         self.assertEqual(code, 3, err)
         self.assertIn("h200 (sm_90)", err)
 
+    def test_plan_for_a_gpu_that_is_not_here_has_the_workers_that_would_be_here(self):
+        def plan(*arguments):
+            code, out, err = self.launch("plan", "--device=cuda:h200", "-o", "json", *arguments,
+                                         env={"LOCKSTEP_CUDA_MODULE": "/nowhere.so"})
+            self.assertEqual(code, 0, err)
+            return len(json.loads(out)["ranks"]), json.loads(out)["warnings"]
+
+        cores = len(os.sched_getaffinity(0))
+        job = harness.synthetic_job(shards=cores, global_batch=cores, nproc="cpu")
+        counted = self.write("counted.yaml", job)
+        self.assertEqual(plan(counted), (cores, []))
+        by_gpus = self.write("gpu.yaml", job.replace("{nproc_per_node: cpu, device: cpu}", "{nproc_per_node: gpu}"))
+        for arguments in ((by_gpus,), ("--nproc-per-node=gpu", "--set=resources.device=auto", counted)):
+            ranks, warnings = plan(*arguments)
+            self.assertEqual(ranks, 1)
+            self.assertIn("planned for 1 worker; say --nproc-per-node=N", warnings[-1])
+        self.assertEqual(plan("--nproc-per-node=1", by_gpus), (1, []))
+        self.assertEqual(plan("--nproc-per-node=cpu", by_gpus), (cores, []))
+
     def test_bench_collectives_measures_and_checks_every_operation(self):
         code, out, err = self.launch("bench", "collectives", "--nproc-per-node=3", "--shards=4", "-b", "12",
                                      "-e", "48KiB", "--factor=64", "--seconds=0.01", "-o", "json")
