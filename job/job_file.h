@@ -42,6 +42,7 @@ struct LoadResult {
   JobSpec spec;        // resolved: every default filled in, flags applied
   std::string source;  // the text of the file
   std::vector<Diagnostic> errors;
+  std::vector<std::string> warnings;  // what it was taken for, a sentence each
   // FailedPrecondition when the flags ask for more workers than the job may have.
   absl::Status admission;
   bool ok() const { return errors.empty(); }

@@ -148,12 +148,39 @@ absl::Status PutOnHosts(const std::vector<HostSlots>& hosts, JobSpec* spec) {
   return job::SetCounted(ranks, spec->resources().device(), spec);
 }
 
+namespace {
+
+// A job of an array, which only `submit` makes, is looked at as its first element.
+absl::StatusOr<job::LoadResult> LoadOrElement(const JobArgs& args, Counted counted) {
+  absl::StatusOr<job::LoadResult> loaded = LoadJob(args, counted);
+  if (!loaded.ok() || loaded->ok() || args.array_index.has_value()) return loaded;
+  const std::string variable = "${LOCKSTEP_ARRAY_INDEX}";
+  if (!absl::StrContains(loaded->source, variable) &&
+      std::none_of(args.sets.begin(), args.sets.end(),
+                   [&](const std::string& set) { return absl::StrContains(set, variable); })) {
+    return loaded;
+  }
+  JobArgs element = args;
+  const std::string source = std::move(loaded->source);
+  if (args.command.empty()) element.text = source;  // the standard input is read once
+  element.array_index = 0;
+  loaded = LoadJob(element, counted);
+  if (loaded.ok()) {
+    loaded->source = source;
+    loaded->warnings.push_back(
+        absl::StrCat(variable, " is checked as 0, which 'submit --array' alone replaces"));
+  }
+  return loaded;
+}
+
+}  // namespace
+
 absl::StatusOr<job::LoadResult> LoadJobOfRun(const RunArgs& args, Counted counted) {
   LS_RETURN_IF_ERROR(InterfaceFilter::Parse(args.interfaces).status());
-  if (!args.hosts.has_value()) return LoadJob(args.job, counted);
+  if (!args.hosts.has_value()) return LoadOrElement(args.job, counted);
   LS_ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts, NamedHosts(*args.hosts));
   LS_ASSIGN_OR_RETURN(const JobArgs job, JobOnHosts(hosts, args.job));
-  LS_ASSIGN_OR_RETURN(job::LoadResult loaded, LoadJob(job, Counted::kByCoordinator));
+  LS_ASSIGN_OR_RETURN(job::LoadResult loaded, LoadOrElement(job, Counted::kByCoordinator));
   if (loaded.ok() && loaded.admission.ok()) loaded.admission = PutOnHosts(hosts, &loaded.spec);
   return loaded;
 }

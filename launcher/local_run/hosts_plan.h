@@ -45,8 +45,9 @@ absl::StatusOr<JobArgs> JobOnHosts(const std::vector<HostSlots>& hosts, const Jo
 absl::Status PutOnHosts(const std::vector<HostSlots>& hosts, JobSpec* spec);
 
 // The job as a run with these flags has it, without running it; the problems of the file are in the
-// result. Who counts what a job on this host wants a worker for each of is `counted`. Errors: as
-// the functions above and LoadJob; InvalidArgument for --interfaces.
+// result. Who counts what a job on this host wants a worker for each of is `counted`. A file that
+// is good for `submit --array` alone is that of the first element, with a warning. Errors: as the
+// functions above and LoadJob; InvalidArgument for --interfaces.
 absl::StatusOr<job::LoadResult> LoadJobOfRun(const RunArgs& args, Counted counted = Counted::kHere);
 
 // The coordinator that listens at `address`, from this host.

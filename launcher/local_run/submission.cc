@@ -138,7 +138,8 @@ job::LoadResult LoadText(const JobArgs& args, const job::WorkerFlags& flags) {
   if (!args.array_index.has_value()) return LoadFile(args, args.sets, flags);
   job::LoadResult file = LoadFile(args, {}, {});
   if (file.source.empty()) return file;
-  return LoadElement(args, flags, JobText{std::move(file.source), args.job_file});
+  return LoadElement(args, flags,
+                     JobText{std::move(file.source), job::NameInMessages(args.job_file)});
 }
 
 absl::Status CheckFault(const chaos::Injection& fault, const JobSpec& spec) {

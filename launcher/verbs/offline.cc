@@ -126,6 +126,7 @@ int RunVerb(const PlanArgs& args) {
   }
   if (!job->admission.ok()) return Complain(job->admission);
   if (!IsTrained(job->spec)) return kExitBadJobFile;
+  for (const std::string& warning : job->warnings) std::cerr << "warning: " << warning << "\n";
   OfflineRequest request;
   request.set_json(args.common.output == Output::kJson);
   PlanRequest* plan = request.mutable_plan();

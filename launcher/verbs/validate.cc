@@ -66,7 +66,8 @@ int Validate(const ValidateArgs& args, std::ostream& out, std::ostream& err) {
     }
     return ExitCodeOf(refused);
   }
-  const std::vector<std::string> warnings = WarningsOf(result->spec);
+  std::vector<std::string> warnings = result->warnings;
+  for (std::string& warning : WarningsOf(result->spec)) warnings.push_back(std::move(warning));
   if (json) {
     out << JsonObject()
                .Add("schema", 1)

@@ -3,12 +3,14 @@
 
 #include <stdlib.h>
 
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/local_run/hosts_plan.h"
+#include "launcher/verbs/validate.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -90,6 +92,44 @@ TEST(SubmissionTest, BoundsAreNotThoseOfTheFilesWorkersWhereOthersReplaceThem) {
   // All else of the file is still checked.
   args.job.sets = {"elastic.max_workers=9"};
   EXPECT_THAT(errors(), HasSubstr("'elastic.max_workers' 9: 9 workers for 8 shards"));
+}
+
+// validate and plan take no --array; what a job of one is they see by its first element.
+TEST(SubmissionTest, AFileForAnArrayIsCheckedAsItsFirstElement) {
+  ValidateArgs args;
+  args.job.job_file = "x.yaml";
+  args.job.text = "run: 'true'\nworkdir: /data/${LOCKSTEP_ARRAY_INDEX}\n";
+  const std::string warning =
+      "${LOCKSTEP_ARRAY_INDEX} is checked as 0, which 'submit --array' alone replaces";
+  std::ostringstream out, err;
+  EXPECT_EQ(Validate(args, out, err), 0) << err.str();
+  EXPECT_THAT(err.str(), HasSubstr("warning: " + warning));
+  EXPECT_THAT(out.str(), HasSubstr("workdir: \"/data/0\"\n"));
+  args.common.output = Output::kJson;
+  out.str("");
+  EXPECT_EQ(Validate(args, out, err), 0) << err.str();
+  EXPECT_THAT(out.str(), HasSubstr(warning));
+  // Who runs it names the element.
+  const absl::Status refused = MakeSubmission(args.job).status();
+  EXPECT_TRUE(IsDiagnostics(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("'submit --array' alone replaces"));
+  // Of a flag, and where something else is wrong.
+  args.job.text = "run: 'true'\n";
+  args.job.sets = {"workdir=/data/${LOCKSTEP_ARRAY_INDEX}"};
+  EXPECT_EQ(Validate(args, out, err), 0) << err.str();
+  args.job.text = "run: 'true'\nnmae: x\n";
+  out.str("");
+  EXPECT_EQ(Validate(args, out, err), 3);
+  EXPECT_THAT(out.str(), AllOf(HasSubstr("nmae"), Not(HasSubstr("'submit --array'"))));
+  // A command has it in its environment, and a job without it is as it was.
+  args.common.output = Output::kTable;
+  args.job.sets.clear();
+  args.job.text = "run: 'echo ${LOCKSTEP_ARRAY_INDEX}'\n";
+  out.str("");
+  err.str("");
+  EXPECT_EQ(Validate(args, out, err), 0);
+  EXPECT_THAT(out.str(), HasSubstr("echo ${LOCKSTEP_ARRAY_INDEX}"));
+  EXPECT_EQ(err.str(), "");
 }
 
 TEST(SubmissionTest, DiagnosticsAreToldApart) {
