@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/utf8.h"
 #include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/exceptions.h"
@@ -139,6 +140,10 @@ class TreeBuilder : public YAML::EventHandler {
   // Moves `place`, where the parser found no key, to the line that looks like one without its ': ',
   // which is that line or the one before it. Returns whether there is one.
   bool FindKeyWithoutColon(Place* place) const;
+  // Moves `place`, where the parser found no key, to the line of a text behind '|' or '>' that is
+  // indented less than the text's first one and so ended it, which is that line or the one before
+  // it. Returns whether there is one.
+  bool FindEndedText(Place* place) const;
 
  private:
   struct Frame {
@@ -298,6 +303,36 @@ bool TreeBuilder::FindKeyWithoutColon(Place* place) const {
   return false;
 }
 
+// Returns whether the value on the line is a text of the lines below it.
+bool BeginsBlockText(absl::string_view line) {
+  line = absl::StripAsciiWhitespace(line.substr(0, line.find(" #")));
+  if (const size_t colon = line.rfind(": "); colon != absl::string_view::npos) {
+    line = absl::StripLeadingAsciiWhitespace(line.substr(colon + 2));
+  }
+  while (absl::ConsumePrefix(&line, "- ")) line = absl::StripLeadingAsciiWhitespace(line);
+  if (!absl::ConsumePrefix(&line, "|") && !absl::ConsumePrefix(&line, ">")) return false;
+  return line.find_first_not_of("+-0123456789") == absl::string_view::npos;
+}
+
+bool TreeBuilder::FindEndedText(Place* place) const {
+  int line = place->line;
+  for (int tries = 0; tries < 2 && line >= 0; ++tries, line = LineBefore(line)) {
+    const size_t indentation = Indentation(lines_[line]);
+    int first = line, above = LineBefore(line);
+    while (above >= 0 && Indentation(lines_[above]) >= indentation) {
+      first = above;
+      above = LineBefore(above);
+    }
+    if (above < 0 || !BeginsBlockText(lines_[above])) continue;
+    if (Indentation(lines_[first]) <= indentation) continue;
+    place->line = line;
+    place->column = static_cast<int>(indentation);
+    place->width = static_cast<int>(absl::StripAsciiWhitespace(lines_[line]).size());
+    return true;
+  }
+  return false;
+}
+
 // The parser's terse words, made plain where users meet them often. `rest`: of the line, from the
 // place on.
 std::string Explain(const std::string& message, absl::string_view line, absl::string_view rest) {
@@ -340,7 +375,12 @@ YamlProblem ProblemOf(const YAML::Exception& error, const TreeBuilder& builder) 
   std::string message = Explain(error.msg, line, rest);
   const bool no_key = absl::StrContains(error.msg, "illegal map value") ||
                       absl::StrContains(error.msg, "end of map not found");
-  if (no_key && !absl::StrContains(message, "a tab") && builder.FindKeyWithoutColon(&place)) {
+  if (!no_key || absl::StrContains(message, "a tab")) return {place, std::move(message)};
+  if (builder.FindEndedText(&place)) {
+    message =
+        "not valid YAML: this text is indented less than the first line behind '|' or '>' and so "
+        "is no part of it";
+  } else if (builder.FindKeyWithoutColon(&place)) {
     message = "not valid YAML: a key and its value have ': ' between them, and this line has none";
   }
   return {place, std::move(message)};
