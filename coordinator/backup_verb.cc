@@ -54,6 +54,9 @@ absl::StatusOr<Arguments> Parse(const std::vector<std::string>& words, Verb verb
     if (equals == absl::string_view::npos && ++i == words.size()) {
       return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));
     }
+    if (equals != absl::string_view::npos) {
+      LS_RETURN_IF_ERROR(CheckAttached(name, word.substr(equals + 1)));
+    }
     const absl::string_view value =
         equals == absl::string_view::npos ? absl::string_view(words[i]) : word.substr(equals + 1);
     if (audit) {

@@ -248,6 +248,7 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
         return absl::InvalidArgumentError(absl::StrCat("--", name, " takes no value"));
       }
       value = rest.substr(equals + 1);
+      LS_RETURN_IF_ERROR(CheckAttached(name, value));
     } else if (takes == Takes::kValue) {
       if (i + 1 >= argc) {
         return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));

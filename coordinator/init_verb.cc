@@ -17,6 +17,7 @@
 #include "common/clock.h"
 #include "common/status.h"
 #include "coordinator/service/cluster_files.h"
+#include "coordinator/store_flags.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -77,6 +78,7 @@ absl::StatusOr<InitFlags> Parse(const std::vector<std::string>& arguments) {
     if (name != "state-dir" && name != "host") {
       return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
     }
+    if (equals != rest.npos) LS_RETURN_IF_ERROR(CheckAttached(name, rest.substr(equals + 1)));
     if (equals == rest.npos && i + 1 >= arguments.size()) {
       return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));
     }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/store_flags.h"
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <map>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "coordinator/etcd_trouble.h"
@@ -57,6 +60,19 @@ absl::Status SetLease(absl::string_view value, StoreFlags& flags) {
 bool IsStoreFlag(absl::string_view name) {
   return name == "state-dir" || name == "state-sync" || name == "store" || name == "store-lease" ||
          Texts().find(name) != Texts().end();
+}
+
+absl::Status CheckAttached(absl::string_view name, absl::string_view value) {
+  static constexpr absl::string_view kPaths[] = {"state-dir",  "token-file", "store-ca",
+                                                 "store-cert", "store-key",  "store-password-file",
+                                                 "audit"};
+  if (!absl::StartsWith(value, "~") ||
+      std::find(std::begin(kPaths), std::end(kPaths), name) == std::end(kPaths)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--", name, " has '", value, "': the shell expands '~' behind a space, not behind '='; './",
+      value, "' is a folder of that name"));
 }
 
 absl::Status SetStoreFlag(absl::string_view name, absl::string_view value, StoreFlags& flags) {

@@ -26,6 +26,9 @@ struct StoreFlags {
 
 // Returns whether the flag is one of these.
 bool IsStoreFlag(absl::string_view name);
+// Checks the value of a flag that stood as "--name=value": the shell leaves its '~' as it is, which
+// is none of a file or folder. Errors: InvalidArgument.
+absl::Status CheckAttached(absl::string_view name, absl::string_view value);
 // Errors: InvalidArgument.
 absl::Status SetStoreFlag(absl::string_view name, absl::string_view value, StoreFlags& flags);
 

@@ -63,6 +63,12 @@ TEST(FlagsTest, AWrongFlagIsNamed) {
       {{"--listen=::1:7070"}, "an IPv6 address stands in brackets"},
       {{"--listen=unix:"}, "a socket's name has 1 to"},
       {{"--store"}, "--store needs a value"},
+      {{"--state-dir=~/x"}, "--state-dir has '~/x': the shell expands '~' behind a space, not"},
+      {{"--token-file=~ann"}, "not behind '='; './~ann' is a folder of that name"},
+      {{"--store-ca=~/x"}, "--store-ca has '~/x'"},
+      {{"--store-cert=~/x"}, "--store-cert has '~/x'"},
+      {{"--store-key=~/x"}, "--store-key has '~/x'"},
+      {{"--store-password-file=~/x"}, "--store-password-file has '~/x'"},
       {{"--plaintext=yes"}, "--plaintext takes no value"},
       {{"--ready-fd=x"}, "--ready-fd needs a number, not 'x'"},
       {{"--parent-death="}, "--parent-death needs a number, not ''"},
@@ -75,6 +81,12 @@ TEST(FlagsTest, AWrongFlagIsNamed) {
   };
   for (const auto& c : cases) {
     EXPECT_THAT(std::string(Parse(c.arguments).status().message()), testing::HasSubstr(c.said));
+  }
+  // None of these is a path that the shell left as it was.
+  for (const std::vector<std::string>& good : {std::vector<std::string>{"--state-dir=./~/x"},
+                                               {"--state-dir", "~/x"},
+                                               {"--store-user=~ann"}}) {
+    EXPECT_TRUE(Parse(good).ok()) << good[0];
   }
 }
 
