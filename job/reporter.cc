@@ -48,8 +48,8 @@ struct Nesting {
         return;
       } else if (c == '{' || c == '[') {
         ++brackets;
-      } else if (c == '}' || c == ']') {
-        --brackets;
+      } else if ((c == '}' || c == ']') && brackets > 0) {
+        --brackets;  // else of what was opened before
       }
     }
   }

@@ -186,7 +186,12 @@ TEST(JobErrors, NeverShowSecretsHoweverTheFileIsLaidOut) {
         "{\n\"secrets\": {\n\"T\": \"hush\",\n\"B\": [\"hush\"]\n}\n}\n",
         "  secrets:\n    A: secret\n    T: hush\n    T: hush2\n  train: 5\n",
         "secrets:\nT: hush\nU: hush\n", "secrets:\n- T: hush\n", "secrets: {\nT: hush,\nT: hush}\n",
-        "secrets:\n  T: 'a\nname: [hush]'\n  T: hush\n"}) {
+        "secrets:\n  T: 'a\nname: [hush]'\n  T: hush\n",
+        "{\"env\": {\n \"A\": \"b\"\n}, \"secrets\": {\n\"name\": [\"hush\"],\n\"T\": "
+        "[\"hush\"]\n}}\n",
+        "? secrets\n:\n  T: [hush]\n", "{name: x, secrets:\n{T: [hush],\nU: [hush]}}\n",
+        "&a secrets:\n  T: [hush]\n", "{\"Secrets\"\n: {T: hush\n, T: [hush]}}\n",
+        "secrets {\n T: [hush],\n U: hush}}\n", "my_secrets: {T: hush,\n  T: hush}\n"}) {
     const LoadResult bad = ParseJob(text, "x.yaml", {});
     ASSERT_FALSE(bad.ok()) << text;
     EXPECT_THAT(bad.FormatErrors(), Not(HasSubstr("hush"))) << text;
