@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/utf8.h"
 #include "job/nearest_name.h"
 #include "proto/job.pb.h"
@@ -21,10 +22,40 @@ constexpr absl::string_view kFlag = "--set ";
 // A longer line is not shown: it would fill the screen and underline nothing.
 constexpr size_t kLongestShownLine = 400;
 
-bool NamesSecret(absl::string_view line) {
-  if (absl::StrContains(absl::AsciiStrToLower(line), "secret")) return true;
-  const absl::string_view key = line.substr(0, line.find(':'));
-  return key.size() < line.size() && NearestName(key, {"secrets"}) == "secrets";
+// Returns whether the line says anything of secrets, as in a path.
+bool SpeaksOfSecrets(absl::string_view line) {
+  return absl::StrContains(absl::AsciiStrToLower(line), "secret");
+}
+
+// Returns whether a key, behind an anchor or tag, is that of secrets, as it should be or not.
+// `surely`: it has its ':', and so is a key.
+bool IsKeyOfSecrets(absl::string_view key, bool surely) {
+  key = absl::StripAsciiWhitespace(key.substr(0, key.find(" #")));
+  if ((surely && SpeaksOfSecrets(key)) || NearestName(key, {"secrets"}) == "secrets") return true;
+  key = key.substr(key.find_last_of(" \t\"'", key.size() < 2 ? 0 : key.size() - 2) + 1);
+  return NearestName(absl::StripSuffix(absl::StripSuffix(key, "\""), "'"), {"secrets"}) ==
+         "secrets";
+}
+
+// Returns whether a key on the line, also within brackets, with its ':' on the next line or without
+// one, is that of secrets.
+bool BeginsSecrets(absl::string_view line) {
+  for (size_t begin = 0; begin <= line.size();) {
+    const size_t end = std::min(line.find_first_of("{}[],:", begin), line.size());
+    const char after = end < line.size() ? line[end] : '\n';
+    if (absl::StrContains("\n:{[", absl::string_view(&after, 1)) &&
+        IsKeyOfSecrets(line.substr(begin, end - begin), after == ':')) {
+      return true;
+    }
+    begin = end + 1;
+    // A value goes to the next separator of the brackets around it.
+    if (after == ':') {
+      begin = line.find_first_of("{}[],", begin);
+      if (begin == absl::string_view::npos) return false;
+      ++begin;
+    }
+  }
+  return false;
 }
 
 // Where lines leave their reader: within how many brackets, and within which quotes (0: none).
@@ -70,8 +101,8 @@ bool BeginsSection(absl::string_view line) {
   return key == "setup" || JobSpec::descriptor()->FindFieldByName(std::string(key)) != nullptr;
 }
 
-// By line: whether it may show a secret. It names `secrets`, as it should be or not, or stands
-// below a line that does, up to another section of the file, in doubt to its end.
+// By line: whether it may show a secret. It speaks of them, or stands below a key `secrets`, as it
+// should be or not, up to another section of the file, in doubt to its end.
 std::vector<bool> LinesWithSecrets(const std::vector<std::string>& lines) {
   std::vector<bool> with(lines.size());
   bool inside = false;
@@ -84,14 +115,13 @@ std::vector<bool> LinesWithSecrets(const std::vector<std::string>& lines) {
         BeginsSection(line)) {
       inside = false;
     }
-    const bool names = NamesSecret(line);
     const bool comment = own < line.size() && line[own] == '#';
-    if (names && !comment) {
+    if (!comment && BeginsSecrets(line)) {
       if (!inside) nesting = {};
       indentation = inside ? std::min(indentation, own) : own;
       inside = true;
     }
-    with[i] = inside || names;
+    with[i] = inside || SpeaksOfSecrets(line);
     if (inside) nesting.Read(line);
   }
   return with;

@@ -11,6 +11,7 @@
 namespace lockstep::job {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -202,6 +203,18 @@ TEST(JobErrors, NeverShowSecretsHoweverTheFileIsLaidOut) {
       HasSubstr("| {\"env\": [1],"));
   EXPECT_THAT(ParseJob("  secrets:\n    T: hush\n  train: 5\n", "x.yaml", {}).FormatErrors(),
               HasSubstr("|   train: 5"));
+  // Nor is what stands beside a text that only speaks of them.
+  const std::string beside =
+      ParseJob(
+          "train:\n  data: {text: {path: /data/secret-corpus}}\n  seed: [5]\n"
+          "env:\n  A: the secrets\n  B: [6]\n  C: [secrets]\nresources:\n  cudnn: secret\n",
+          "x.yaml", {})
+          .FormatErrors();
+  EXPECT_THAT(beside, HasSubstr("|   seed: [5]"));
+  EXPECT_THAT(beside, HasSubstr("|   B: [6]"));
+  EXPECT_THAT(beside, AllOf(HasSubstr("x.yaml:7:6"), HasSubstr("x.yaml:9:10")));
+  EXPECT_THAT(beside, Not(HasSubstr("|   C:")));
+  EXPECT_THAT(beside, Not(HasSubstr("|   cudnn")));
 }
 
 // The parser sees some of these a line later, and calls others by names that users do not know.
