@@ -84,12 +84,18 @@ std::string CheckPath(absl::string_view path) {
   if (absl::StrContains(path, "${LOCKSTEP_ARRAY_INDEX}")) {
     return "'submit --array' alone replaces ${LOCKSTEP_ARRAY_INDEX}; without it write the number";
   }
-  for (size_t at = path.find('$'); at != absl::string_view::npos; at = path.find('$', at + 1)) {
+  // "./$X" is what a folder of that name is written as.
+  const size_t begin = absl::StartsWith(path, "./$") ? 3 : 0;
+  for (size_t at = path.find('$', begin); at != absl::string_view::npos;
+       at = path.find('$', at + 1)) {
     const char next = at + 1 < path.size() ? path[at + 1] : ' ';
     if (next != '{' && next != '_' && !absl::ascii_isalpha(static_cast<unsigned char>(next))) {
       continue;
     }
-    return "variables are not expanded in a job file: write the path itself";
+    const std::string advice = "variables are not expanded in a job file: write the path itself";
+    if (at > 0) return advice;
+    return absl::StrCat(advice, ", or ./", Printable(std::string(path)),
+                        " for a folder of that name");
   }
   return "";
 }

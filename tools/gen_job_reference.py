@@ -80,8 +80,8 @@ def render(messages):
            "types and values out of range are errors: `launcher validate job.yaml` shows all of them.",
            "`--set train.epochs=10` overrides a key from the command line.", "",
            "Nothing in the file is expanded: a `~` at the beginning of a path and a `$NAME` or `${NAME}` in it",
-           "are errors (`./~` is a folder of that name), and `env: {PATH: $PATH:/opt/bin}` is just this text. A text",
-           "`run` is for the shell, which expands what is in it, and `submit --array` replaces",
+           "are errors (`./~` and `./$NAME` are folders of that name), and `env: {PATH: $PATH:/opt/bin}` is just",
+           "this text. A text `run` is for the shell, which expands what is in it, and `submit --array` replaces",
            "`${LOCKSTEP_ARRAY_INDEX}` in the whole file.", ""]
     for name, comment, fields in messages:
         rows = [field for field in fields if field]

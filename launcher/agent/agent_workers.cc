@@ -25,7 +25,8 @@ namespace {
 // after which others go on only then, it is told sooner.
 constexpr absl::Duration kLogWritten = absl::Milliseconds(900);
 constexpr absl::Duration kLogOfFailed = absl::Milliseconds(100);
-// The exit code of a job that found no room on this host's disk (docs/exit_codes.md).
+// The exit code of a job for which this host had no room: on its disk, in its memory, or among its
+// processes and open files (docs/exit_codes.md).
 constexpr int kNoRoom = 5;
 
 }  // namespace

@@ -457,9 +457,10 @@ absl::StatusOr<Words> SplitWords(const std::string& verb, const std::vector<std:
       return Usage(absl::StrCat("'", written, "' needs a value: ", flag->value));
     }
     if (IsPathHere(*flag) && absl::StartsWith(value, "~")) {
-      return Usage(absl::StrCat("'", written, "' has '", value,
-                                "': the shell expands '~' behind a ", "space, not behind '='; './",
-                                value, "' is a folder of that name"));
+      return Usage(absl::StrCat("'", written, "' has '", value, "': ",
+                                attached ? "the shell expands '~' behind a space, not behind '='"
+                                         : "'~' in quotes is not expanded",
+                                "; './", value, "' is a folder of that name"));
     }
     words.flags[flag->name].push_back(value);
   }

@@ -161,7 +161,9 @@ TEST(JobErrors, PathsThatAShellWouldExpand) {
       {"\"~\"", "'~' is not expanded"},
       {"~ann/ck", "'~' is not expanded"},
       {"$HOME/ck", "variables are not expanded in a job file: write the path itself"},
+      {"$X", "write the path itself, or ./$X for a folder of that name"},
       {"/data/$USER", "variables are not expanded"},
+      {"./$A/$B", "variables are not expanded"},
       {"\"${HOME}/ck\"", "variables are not expanded"},
       {"ck-$_1", "variables are not expanded"},
       {"\"ck/${LOCKSTEP_ARRAY_INDEX}\"", "'submit --array' alone replaces ${LOCKSTEP_ARRAY_INDEX}"},
@@ -172,7 +174,8 @@ TEST(JobErrors, PathsThatAShellWouldExpand) {
       EXPECT_THAT(Errors(kGood, {set}), HasSubstr("'" + field + "' is '")) << set;
       EXPECT_THAT(Errors(kGood, {set}), HasSubstr(expected)) << set;
     }
-    for (const char* good : {"./~", "./~/ck", "a~", "a/~/b", "a$", "$1", "cost$5", "a b"}) {
+    for (const char* good :
+         {"./~", "./~/ck", "a~", "a/~/b", "a$", "$1", "cost$5", "a b", "./$NAME/ck"}) {
       EXPECT_THAT(Errors(kGood, {field + "=" + good}), Not(HasSubstr("expanded"))) << field << good;
     }
   }

@@ -426,6 +426,7 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"--runs-dir=~/x", "j.yaml"},
        "'--runs-dir' has '~/x': the shell expands '~' behind a space"},
       {{"fetch", "j", "--to=~ann"}, "'./~ann' is a folder of that name"},
+      {{"list", "--token-file", "~/x"}, "'--token-file' has '~/x': '~' in quotes is not expanded"},
       {{"generate", "m", "--prompt"}, "needs a value: TEXT"},
       {{"--quiet=1", "j.yaml"}, "takes no value"},
       {{"--rdzv-backend=c10d", "j.yaml"}, "is a flag of torchrun: there is one kind of rendezvous"},
