@@ -73,10 +73,11 @@ TEST_F(TelemetryTest, ADiskHoldsUpNothingButTheRecord) {
   RunRecord record(dir, 1000);
   {
     Telemetry telemetry(&board_, &link_, Clock::Real(), absl::Milliseconds(1));
-    telemetry.SetRecord(&record);
+    // Before the first write, which does not end.
     record.SetWriter(true, false);
-    record.Ledger(1, 0, 1, 11);
     record.Step(1, 0.05, 1.5, 0.1, 3072);
+    record.Ledger(1, 0, 1, 11);
+    telemetry.SetRecord(&record);
     telemetry.BeatSoon();
     // The lines are written before the records.
     while (ReadText(dir + "/metrics.jsonl").empty()) std::this_thread::yield();
