@@ -22,6 +22,7 @@ namespace {
 
 constexpr int64_t kEveryStepUntil = 100;
 constexpr int64_t kLinesOfARun = 1000;
+constexpr absl::Duration kLockPoll = absl::Milliseconds(2);
 
 // The bytes up to the last end of a line among the first `bytes` of a file. Errors: those of
 // reading.
@@ -81,7 +82,7 @@ RunRecord::~RunRecord() {
     const int64_t lost = output->lost + CountOf(output->kept, output->record_bytes);
     if (lost == 0) continue;
     LS_LOG_WARNING << PathOf(*output) << ": " << Counted(lost, output->record_bytes)
-                   << " given up, for which there was no room";
+                   << " given up, which could not be written";
   }
 }
 
@@ -194,8 +195,9 @@ void RunRecord::Append(Output* output, const std::string& bytes, int64_t lost) {
   if (!output->kept.empty()) {
     const absl::Status written = WriteKept(path, output);
     if (!written.ok() && !std::exchange(output->failing, true)) {
-      LS_LOG_WARNING << written.message()
-                     << "; training goes on, and it is tried again: make room there";
+      const bool locked = absl::IsDeadlineExceeded(written);
+      LS_LOG_WARNING << written.message() << "; training goes on, and it is tried again: "
+                     << (locked ? "see who does (lslocks)" : "make room there");
     }
   }
   if (!output->kept.empty()) {
@@ -211,10 +213,25 @@ void RunRecord::Append(Output* output, const std::string& bytes, int64_t lost) {
   if (const int64_t missing = std::exchange(output->lost, 0); missing > 0) {
     LS_LOG_WARNING << path << " is written" << (again ? " again" : "") << ", but "
                    << Counted(missing, output->record_bytes)
-                   << " missing, which the disk did not take in time";
+                   << " missing, which could not be written in time";
   } else if (again) {
     LS_LOG_INFO << path << " is written again";
   }
+}
+
+absl::Status RunRecord::Lock(int fd, const std::string& path) const {
+  const absl::Time deadline = clock_->Now() + kLockPatience;
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    // Where there are no locks, two ranks most probably do not write at the same time.
+    if (errno != EWOULDBLOCK && errno != EINTR) break;
+    if (clock_->Now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat("write ", path, ": another process has held ",
+                                                      "a lock on it for ",
+                                                      absl::FormatDuration(kLockPatience)));
+    }
+    clock_->Sleep(kLockPoll);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunRecord::WriteKept(const std::string& path, Output* output) {
@@ -223,10 +240,8 @@ absl::Status RunRecord::WriteKept(const std::string& path, Output* output) {
     if (!output->fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
   }
   const int fd = output->fd.get();
-  // Two ranks may write: one what it owes, the other what follows. Where there are no locks they
-  // most probably do not at the same time.
-  while (::flock(fd, LOCK_EX) != 0 && errno == EINTR) {
-  }
+  // Two ranks may write: one what it owes, the other what follows.
+  LS_RETURN_IF_ERROR(Lock(fd, path));
   const absl::Cleanup unlock = [fd] { ::flock(fd, LOCK_UN); };
   std::string& kept = output->kept;
   LS_ASSIGN_OR_RETURN(const off_t begin, CutHalf(fd, output->record_bytes, path));

@@ -29,6 +29,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
 #include "common/fd.h"
 #include "proto/coordinator.pb.h"
 
@@ -36,12 +38,16 @@ namespace lockstep::worker {
 
 class RunRecord {
  public:
-  // Of the run whose folder is `run_dir`. It remembers only, until SetWriter.
-  RunRecord(const std::string& run_dir, int64_t total_steps)
-      : run_dir_(run_dir), total_steps_(total_steps) {}
+  // How long a file is waited for that others hold a lock on.
+  static constexpr absl::Duration kLockPatience = absl::Seconds(2);
+
+  // Of the run whose folder is `run_dir`. It remembers only, until SetWriter. `clock`, by which
+  // locks are waited for, outlives this.
+  RunRecord(const std::string& run_dir, int64_t total_steps, Clock* clock = Clock::Real())
+      : run_dir_(run_dir), total_steps_(total_steps), clock_(clock) {}
   RunRecord(const RunRecord&) = delete;
   RunRecord& operator=(const RunRecord&) = delete;
-  // Says how much is given up, for which no Write found room.
+  // Says how much is given up, which no Write could write.
   ~RunRecord();
   // From now on what is collected is to be written, or is remembered only. With `remembered`, what
   // was remembered until now is to be written, too. The next Write does it.
@@ -58,10 +64,11 @@ class RunRecord {
   void Ledger(int64_t step, int shard, int64_t generation, uint64_t ids_hash);
 
   // Hands what is to be written to the file system; the files are opened the first time. What
-  // cannot be opened, or what a full disk or a limit does not take, is kept, up to 8 MiB a file,
-  // and tried again by the next call, also by one who is to write no more: it is said, and never
-  // ends the run. Blocks for the disk; what is collected meanwhile is 8 MiB a file at most, and
-  // what more there was is said.
+  // cannot be opened, or what a full disk or a limit does not take, or others' lock holds up for
+  // longer than kLockPatience, is kept, up to 8 MiB a file, and tried again by the next call, also
+  // by one who is to write no more: it is said, and never ends the run. Blocks for the disk, and
+  // for others' locks so long; what is collected meanwhile is 8 MiB a file at most, and what more
+  // there was is said.
   void Write();
 
  private:
@@ -94,10 +101,13 @@ class RunRecord {
   // Writes what is kept as far as the disk takes it, and leaves whole lines or records in the file.
   absl::Status WriteKept(const std::string& path, Output* output)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(file_mu_);
+  // Takes the lock on the file, where there are locks. Errors: DeadlineExceeded (kLockPatience).
+  absl::Status Lock(int fd, const std::string& path) const;
   std::string PathOf(const Output& output) const;
 
   const std::string run_dir_;
   const int64_t total_steps_;
+  Clock* const clock_;
   absl::Mutex file_mu_;  // one writer at a time; before mu_
   Output metrics_file_ ABSL_GUARDED_BY(file_mu_) = {"metrics.jsonl", 0, {}, {}};
   Output ledger_file_ ABSL_GUARDED_BY(file_mu_) = {"ledger.bin", kRecordBytes, {}, {}};

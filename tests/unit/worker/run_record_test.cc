@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/control/run_record.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -12,6 +15,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/file_limit.h"
@@ -247,7 +252,40 @@ TEST_F(RunRecordTest, SaysAtTheEndWhatItGivesUp) {
   testing::internal::CaptureStderr();
   record.reset();
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("/ledger.bin: 3 records are given up, for which there was no room"));
+              HasSubstr("/ledger.bin: 3 records are given up, which could not be written"));
+}
+
+// A backup, or a host of a network file system that has died: nobody waits for it for ever.
+TEST_F(RunRecordTest, ALockThatOthersKeepHoldsUpForItsPatienceAlone) {
+  FakeClock clock;
+  auto record = std::make_unique<RunRecord>(dir_, 1000, &clock);
+  record->SetWriter(true, false);
+  UniqueFd held(::open((dir_ + "/ledger.bin").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  ASSERT_EQ(::flock(held.get(), LOCK_EX | LOCK_NB), 0);
+  record->Step(1, 0.05, 1.5, 0.1, 3072);
+  record->Ledger(1, 0, 1, 11);
+  testing::internal::CaptureStderr();
+  const absl::Time began = clock.Now();
+  record->Write();
+  EXPECT_EQ(clock.Now() - began, RunRecord::kLockPatience);
+  record->Ledger(2, 0, 1, 22);
+  record->Write();
+  std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("write " + dir_ +
+                              "/ledger.bin: another process has held a lock on it for 2s; "));
+  EXPECT_EQ(said.find("ledger.bin"), said.rfind("ledger.bin")) << "said once: " << said;
+  EXPECT_THAT(Read("metrics.jsonl"), HasSubstr("\"step\":1,"));
+  EXPECT_THAT(Steps(), ElementsAre());
+  ASSERT_EQ(::flock(held.get(), LOCK_UN), 0);
+  record->Write();
+  EXPECT_THAT(Steps(), ElementsAre(1, 2));
+  ASSERT_EQ(::flock(held.get(), LOCK_EX | LOCK_NB), 0);
+  record->Ledger(3, 0, 1, 33);
+  testing::internal::CaptureStderr();
+  record->Write();
+  record.reset();
+  said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("/ledger.bin: 1 record is given up, which could not be written"));
 }
 
 TEST_F(RunRecordTest, NumbersThatAreNotFiniteAreNull) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
+#include "common/clock.h"
 #include "common/fd.h"
 #include "common/lock_file.h"
 #include "gmock/gmock.h"
@@ -63,6 +65,17 @@ TEST_F(TelemetryTest, BeatsSoonWhenItIsAsked) {
   EXPECT_FALSE(Last().has_since_restored());
 }
 
+// Real but for Sleep, which lasts until it is told to end.
+class SleepyClock : public Clock {
+ public:
+  absl::Time Now() override { return Clock::Real()->Now(); }
+  void Sleep(absl::Duration) override { wake_.WaitForNotification(); }
+  void Wake() { wake_.Notify(); }
+
+ private:
+  absl::Notification wake_;
+};
+
 // As one that hangs, the disk of the ledger gives no turn to write, from the beginning to the end.
 TEST_F(TelemetryTest, ADiskHoldsUpNothingButTheRecord) {
   std::string dir = testing::TempDir() + "/telemetry_XXXXXX";
@@ -70,7 +83,8 @@ TEST_F(TelemetryTest, ADiskHoldsUpNothingButTheRecord) {
   const std::string path = dir + "/ledger.bin";
   UniqueFd held(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
-  RunRecord record(dir, 1000);
+  SleepyClock clock;
+  RunRecord record(dir, 1000, &clock);
   {
     Telemetry telemetry(&board_, &link_, Clock::Real(), absl::Milliseconds(1));
     // Before the first write, which does not end.
@@ -90,6 +104,7 @@ TEST_F(TelemetryTest, ADiskHoldsUpNothingButTheRecord) {
     telemetry.Send();
     EXPECT_EQ(ReadText(path), "");
     held.reset();
+    clock.Wake();
   }
   EXPECT_EQ(ReadText(path).size(), 2 * 24u) << "it is written at the end";
   std::filesystem::remove_all(dir);
