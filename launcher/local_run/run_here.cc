@@ -124,6 +124,7 @@ class LocalRun {
   int least_slots_ ABSL_GUARDED_BY(mu_) = 0;     // that the job goes on with
   std::string host_failure_ ABSL_GUARDED_BY(mu_);
   bool runs_command_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Duration stop_patience_ ABSL_GUARDED_BY(mu_) = kCallTimeout;  // with the coordinator
   std::shared_ptr<coordinator::Client> client_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<coordinator::FilesClient> files_ ABSL_GUARDED_BY(mu_);  // bring the model
   std::shared_ptr<Agent> agent_ ABSL_GUARDED_BY(mu_);
@@ -140,6 +141,7 @@ int LocalRun::Run() {
     over_ = true;
     agent = std::move(agent_);
   }
+  stop_.GiveUp();
   agent.reset();  // the last worker is gone after this
   remote_.reset();
   return Finish(ended_);
@@ -179,7 +181,8 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   known_.set_name(spec.name());
   LS_RETURN_IF_ERROR(PrepareHosts(request.mutable_spec()));
   // A job that survives no failure ends with its coordinator, too; a command goes on without it.
-  coordinator->SetRestarts(job::MaxRestarts(spec) > 0 || spec.has_run());
+  const bool restarts = job::MaxRestarts(spec) > 0 || spec.has_run();
+  coordinator->SetRestarts(restarts);
   LS_RETURN_IF_ERROR(PrepareFaults(*coordinator, request.mutable_spec()));
   LS_RETURN_IF_ERROR(coordinator->WaitReady(kReadyTimeout, interrupt_.get()));
   coordinator::ClientOptions reached;
@@ -196,6 +199,7 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
     absl::MutexLock lock(&mu_);
     client_ = client;
     runs_command_ = spec.has_run();
+    stop_patience_ = restarts ? kGiveUpAfter : kCallTimeout;
   }
   if (!plan_.has_value()) LS_RETURN_IF_ERROR(StartAgent(spec, reached));
   if (network.has_value()) {
@@ -378,9 +382,11 @@ void LocalRun::OnSignal(int count) {
   std::shared_ptr<coordinator::Client> client;
   CancelJobRequest request;
   bool runs_command;
+  absl::Duration patience;
   {
     absl::MutexLock lock(&mu_);
     runs_command = runs_command_;
+    patience = stop_patience_;
     signals_ = count;
     hurried_ = over_ || leaving_ || count > 1;
     if (hurried_) renderer_.Hurry();
@@ -391,25 +397,24 @@ void LocalRun::OnSignal(int count) {
   }
   EndWaits();
   if (request.job_id().empty()) return;  // nothing runs yet: RunJob sees it
-  std::string said = "killing the workers";
-  bool stops = false;
   if (count == 1) {
-    said = runs_command ? "stopping: the ranks get SIGTERM (Ctrl-C again kills them)"
-                        : "stopping: the workers finish their step, save and leave (Ctrl-C again "
-                          "kills them)";
-    const absl::Status asked = stop_.Ask(request.job_id(), kGiveUpAfter);
-    if (absl::IsCancelled(asked)) return;  // by the next wish, which kills
-    stops = asked.ok();
-    if (!stops) {
-      said = absl::StrCat("cannot stop the job politely, killing it: ", asked.message());
-    }
-  } else {
-    // On other hosts it is their agents that do so.
-    request.set_kill(true);
-    stops = plan_.has_value() && count == 2 && client->CancelJob(request, kCallTimeout).ok();
+    renderer_.Message(runs_command
+                          ? "stopping: the ranks get SIGTERM (Ctrl-C again kills them)"
+                          : "stopping: the workers finish their step, save and leave (Ctrl-C again "
+                            "kills them)");
+    const absl::Status asked = stop_.Ask(request.job_id(), patience);
+    // By the next wish, which kills, or there is nobody left to ask.
+    if (asked.ok() || absl::IsCancelled(asked)) return;
+    StopEverything();
+    return renderer_.Error(
+        absl::StrCat("cannot stop the job politely, killing it: ", asked.message()));
   }
+  // On other hosts it is their agents that do so.
+  request.set_kill(true);
+  const bool stops =
+      plan_.has_value() && count == 2 && client->CancelJob(request, kCallTimeout).ok();
   if (!stops) StopEverything();
-  count == 1 && !stops ? renderer_.Error(said) : renderer_.Message(said);
+  renderer_.Message("killing the workers");
 }
 
 void LocalRun::OnLost(const std::string& what) {
@@ -418,6 +423,7 @@ void LocalRun::OnLost(const std::string& what) {
     if (over_ || !lost_.empty()) return;
     lost_ = what;
   }
+  stop_.GiveUp();
   EndWaits();
   StopEverything();
 }

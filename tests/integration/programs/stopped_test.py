@@ -106,10 +106,11 @@ class StoppedPrivateCoordinator(harness.ProgramTest, Metrics):
         self.assertEqual((result["faults"], result["generations"], result["model"]["sha256"]), ([], 1, wanted))
         self.assert_nothing_left()
 
-    def stand(self):
-        """A run whose coordinator does not answer."""
-        path = self.write("tiny.yaml", job_text(60).replace("max_restarts: 0", "max_restarts: 1"))
-        child = self.start("launcher", path, env=PACED)
+    def stand(self, restarts=1):
+        """A run whose coordinator does not answer, which it was to, since Ctrl-C."""
+        path = self.write("tiny.yaml", job_text(60).replace("max_restarts: 0", f"max_restarts: {restarts}"))
+        with open(os.path.join(self.dir, "err"), "wb") as file:
+            child = self.start("launcher", path, env=PACED, stderr=file)
         self.await_lines()
         (coordinator,) = self.processes("coordinator")
         coordinator.kill(signal.SIGSTOP)
@@ -119,28 +120,45 @@ class StoppedPrivateCoordinator(harness.ProgramTest, Metrics):
                 return file.read().rsplit(b")", 1)[1].split()[0] == b"T"
         wait_until(stands, 10, "it stands still")
         child.send_signal(signal.SIGINT)
-        return child
+        wait_until(lambda: "stopping: the workers finish their step, save and leave" in self.said(), 10, "it says so")
+        return child, coordinator
+
+    def said(self):
+        with open(os.path.join(self.dir, "err"), encoding="utf-8") as file:
+            return file.read()
+
+    def end(self, child):
+        code, out, _ = self.finish(child, 60)
+        err = self.said()
+        self.assertEqual(code, 130, out + err)
+        self.assertEqual(err.count("stopping:"), 1, err)
+        self.assert_nothing_left()
+        return err
 
     def test_ctrl_c_waits_for_the_next_one_and_the_workers_save(self):
-        child = self.stand()
-        code, out, err = self.finish(child, 60)
-        self.assertEqual(code, 130, out + err)
-        self.assertIn("stopping: the workers finish their step, save and leave", err)
-        self.assertNotIn("killing", err)
+        child, _ = self.stand()
+        self.assertNotIn("killing", self.end(child))
         self.assertEqual(len(glob.glob(os.path.join(self.dir, "runs/*/model/model.safetensors"))), 1)
-        self.assert_nothing_left()
 
     def test_ctrl_c_again_kills_at_once(self):
-        child = self.stand()
-        time.sleep(1)  # that one asks
+        child, _ = self.stand()
         began = time.monotonic()
         harness.signal_again(child)
-        code, out, err = self.finish(child, 60)
-        self.assertEqual(code, 130, out + err)
+        err = self.end(child)
         self.assertIn("killing the workers", err)
         self.assertNotIn("error:", err)
-        self.assertLess(time.monotonic() - began, 5, "it waited for the coordinator")
-        self.assert_nothing_left()
+        self.assertLess(time.monotonic() - began, 10, "it waited for the coordinator")
+
+    def test_ctrl_c_waits_for_no_next_one_where_there_is_none(self):
+        child, _ = self.stand(restarts=0)
+        began = time.monotonic()
+        self.assertIn("cannot stop the job politely, killing it", self.end(child))
+        self.assertLess(time.monotonic() - began, 20)
+
+    def test_ctrl_c_ends_with_the_coordinator_that_is_lost_meanwhile(self):
+        child, coordinator = self.stand(restarts=0)
+        coordinator.kill(signal.SIGKILL)
+        self.assertNotIn("politely", self.end(child), "it asked on")
 
     def test_a_run_of_which_nothing_is_heard_waits_for_the_next_one(self):
         self.write("quiet.py", "import os, time\nopen('there', 'w').close()\n"
