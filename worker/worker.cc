@@ -353,8 +353,18 @@ class Worker {
     const RecordWriter::Part part =
         record_writer_.InGeneration(generation, communicator->rank(), holders);
     record_->SetWriter(part.writes, part.remembered);
+    // As in on_durable. Of what it owes, the rank of part 0 knows nothing.
+    if (!part.writes && checkpointer_ != nullptr) LS_RETURN_IF_ERROR(WriteRecord());
     telemetry_->BeatSoon();
     return trainer_->RunGeneration(communicator, held, part.writes ? record_.get() : nullptr);
+  }
+
+  // Writes what this worker has to write. Blocks for the disk, while the board moves.
+  absl::Status WriteRecord() {
+    return WorkOnDisk(&board_, clock_, [this](const std::function<bool()>&) {
+      record_->Write();
+      return absl::OkStatus();
+    });
   }
 
   GenerationStart Own() {
@@ -398,10 +408,7 @@ class Worker {
           }));
     }
     board_.Enter(SAVING);
-    LS_RETURN_IF_ERROR(WorkOnDisk(&board_, clock_, [&](const std::function<bool()>&) {
-      record_->Write();
-      return absl::OkStatus();
-    }));
+    LS_RETURN_IF_ERROR(WriteRecord());
     board_.Enter(FINISHED);
     telemetry_->Send();
     finished.set_peak_rss_bytes(PeakRssBytes());

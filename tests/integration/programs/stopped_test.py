@@ -229,6 +229,42 @@ class StandingRecord(harness.ProgramTest, Metrics):
 
 
 @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+class StandingRecordOfASurvivor(Nodes, Metrics):
+    @staticmethod
+    def has_that_disk(process):
+        with open(f"/proc/{process.pid}/environ", "rb") as file:
+            return b"LOCKSTEP_TEST_DISK_OF=" in file.read()
+
+    def test_no_checkpoint_is_whole_before_it_has_written_what_the_dead_one_may_not_have(self):
+        self.write("disk", "well")
+        disk = os.path.join(self.dir, "disk")
+        node = self.join("one", 1)
+        self.join("two", 1, LD_PRELOAD=DISK, LOCKSTEP_TEST_DISK=disk, LOCKSTEP_TEST_DISK_OF="metrics.jsonl")
+        # Rank 0 is on the node that has it, also when it is a newcomer there.
+        text = job_text(60, extra="checkpoint: {dir: saved, every: 5 steps}\n").replace(
+            "max_restarts: 0", "max_restarts: 1").replace("elastic: {min_workers: 1}\n", "")
+        path = self.write("tiny.yaml", text.replace(
+            "nproc_per_node: 2", f"nodes: 2, nproc_per_node: 1, rank0_node: '{node}'"))
+        job = self.submit(path)
+        wait_until(lambda: self.saved_step("saved") > 0, 30, "it saves")
+        first, survivor = sorted(self.processes("worker"), key=self.has_that_disk)
+        self.assertEqual([self.has_that_disk(first), self.has_that_disk(survivor)], [False, True])
+        self.write("disk", "stalls")
+        first.kill(signal.SIGKILL)
+        wait_until(lambda: int(self.status(job)["generation"]) > 1, 60, "it is replaced")
+        saved = self.saved_step("saved")
+        time.sleep(STANDS)
+        self.assertEqual(self.saved_step("saved"), saved)
+        self.assertIn(survivor.pid, [p.pid for p in self.processes("worker")])
+        self.write("disk", "well")
+        wait_until(lambda: self.saved_step("saved") > saved, 30, "it goes on")
+        self.unpace()
+        status = wait_until(lambda: (s := self.describe(job)["status"])["state"] in ("SUCCEEDED", "FAILED") and s, 120,
+                            "it ends")
+        self.assertEqual((status["state"], int(status["generation"])), ("SUCCEEDED", 2), status)
+
+
+@unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
 class SuspendedMachine(harness.ProgramTest, Metrics):
     """As near as signals come: every process stands, and the wall clock has gone on by an hour, or years, meanwhile."""
 
