@@ -55,6 +55,11 @@ std::string_view Strip(std::string_view field) {
   return field;
 }
 
+// A quote in a quoted name is written twice.
+std::string OneQuoteEach(std::string_view name) {
+  return absl::StrReplaceAll(std::string(name), {{"\"\"", "\""}});
+}
+
 // Splits at commas outside quotes.
 void SplitLine(std::string_view line, std::vector<std::string_view>* fields) {
   fields->clear();
@@ -133,10 +138,7 @@ class Parser {
                                               "header, yes or no"));
     }
     if (is_header_) {
-      // A quote in a quoted name is written twice.
-      for (const std::string_view field : fields_) {
-        table_.names.push_back(absl::StrReplaceAll(std::string(field), {{"\"\"", "\""}}));
-      }
+      for (const std::string_view field : fields_) table_.names.push_back(OneQuoteEach(field));
     }
     table_.features = static_cast<int64_t>(columns_) - 1;
     return FindLabel();
@@ -157,7 +159,10 @@ class Parser {
   }
 
   absl::Status FindLabel() {
-    const auto named = std::find(table_.names.begin(), table_.names.end(), label_);
+    auto named = std::find(table_.names.begin(), table_.names.end(), label_);
+    if (named == table_.names.end()) {  // as it stands in the file
+      named = std::find(table_.names.begin(), table_.names.end(), OneQuoteEach(label_));
+    }
     if (named != table_.names.end()) {
       label_column_ = static_cast<size_t>(named - table_.names.begin());
       return absl::OkStatus();

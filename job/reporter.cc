@@ -40,6 +40,11 @@ bool IsKeyOfSecrets(absl::string_view key, bool surely) {
 // Returns whether a key on the line, also within brackets, with its ':' on the next line or without
 // one, is that of secrets.
 bool BeginsSecrets(absl::string_view line) {
+  line = absl::StripLeadingAsciiWhitespace(line);
+  while (absl::StartsWith(line, "!") || absl::StartsWith(line, "&")) {  // a tag may have a ':'
+    line.remove_prefix(std::min(line.find_first_of(" \t"), line.size()));
+    line = absl::StripLeadingAsciiWhitespace(line);
+  }
   for (size_t begin = 0; begin <= line.size();) {
     const size_t end = std::min(line.find_first_of("{}[],:", begin), line.size());
     const char after = end < line.size() ? line[end] : '\n';
@@ -148,8 +153,16 @@ absl::string_view Reporter::LineOf(const Place& place) const {
 }
 
 bool Reporter::MayShowSecret(const Place& place) {
+  const std::vector<std::string>& lines = lines_[place.source];
   std::vector<bool>& with = with_secrets_[place.source];
-  if (with.empty()) with = LinesWithSecrets(lines_[place.source]);
+  if (with.empty() && place.source > 0) {  // a --set
+    const absl::string_view path = absl::string_view(lines[0]).substr(0, lines[0].find('='));
+    const absl::string_view section = path.substr(0, path.find('.'));
+    if (SpeaksOfSecrets(path) || NearestName(section, {"secrets"}) == "secrets") {
+      with.assign(lines.size(), true);
+    }
+  }
+  if (with.empty()) with = LinesWithSecrets(lines);
   return place.line >= 0 && static_cast<size_t>(place.line) < with.size() && with[place.line];
 }
 

@@ -373,7 +373,12 @@ absl::Status CompiledPlan::CompileEvaluation() {
   if (spec_.inference) graph.AddOutput(kLogitsOutput, forward.logits);
   LS_RETURN_IF_ERROR(graph.Verify());
   if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*training=*/false));
-  if (spec_.passes.fuse && spec_.passes.patterns.images) graph = FuseResiduals(graph);
+  // In fp32, where it changes no number, training's evaluation stays as the plans of earlier
+  // checkpoints have it.
+  const bool rounds = precision_.type != DType::kF32;
+  if (spec_.passes.fuse && spec_.passes.patterns.images && (spec_.inference || rounds)) {
+    graph = FuseResiduals(graph);
+  }
   evaluate_.graph = ApplyPrecision(graph, precision_, HalfWeights());
   // A decode program writes over the arena, and training changes the parameters.
   const bool keep = spec_.inference && !spec_.decode && spec_.passes.keep_constants;

@@ -109,7 +109,7 @@ absl::StatusOr<job::LoadResult> LoadPlanned(PlanArgs args) {
   absl::StatusOr<job::LoadResult> job = LoadJobOfRun(args);
   if (args.gpu.empty()) return job;
   if (job.ok()) {
-    if (!job->ok() || job->admission.ok() || !job::IsUncounted(job->spec)) return job;
+    if (!job->ok() || job->admission.ok()) return job;
     args.job.text = std::move(job->source);  // the standard input is read once
   }
   return LoadJobOfRun(args, Counted::kByCoordinator);

@@ -26,6 +26,10 @@ Train Deciding(Train train) {
   train.mutable_data()->clear_loader();
   // What it decides is how many samples there are, which the data's own identity says.
   if (train.data().has_csv()) train.mutable_data()->mutable_csv()->clear_header();
+  // Without a vocabulary it pads nothing, and is refused today.
+  if (train.data().has_npy() && train.data().npy().vocab() == 0) {
+    train.mutable_data()->mutable_npy()->clear_padding();
+  }
   if (train.has_passes()) {
     train.mutable_passes()->clear_keep_constants();
     train.mutable_passes()->clear_keep_dropout();

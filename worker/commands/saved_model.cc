@@ -19,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/storage.h"
 #include "common/available_memory.h"
@@ -222,7 +223,10 @@ absl::Status SavedModel::CheckFits(const data::Dataset& dataset) const {
   LS_RETURN_IF_ERROR(CheckSamplesFit(plan_->spec().input.fields, dataset.fields(),
                                      "the model takes", "the data has"));
   const std::vector<std::string> has = dataset.origin().columns;
-  const std::vector<std::string> takes(config_.columns().begin(), config_.columns().end());
+  std::vector<std::string> takes;
+  for (const std::string& name : config_.columns()) {  // earlier models have the file's two quotes
+    takes.push_back(absl::StrReplaceAll(name, {{"\"\"", "\""}}));
+  }
   if (has.empty() || takes.empty() || has == takes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("the columns of the data are ",
                                                  absl::StrJoin(has, ", "), ", but the model takes ",

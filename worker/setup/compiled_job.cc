@@ -90,6 +90,7 @@ void WarnOfPictures(const CompiledJob& compiled, std::vector<std::string>* warni
   if (!train.data().has_npy() || train.model().has_mlp() || shape.size() != 3) return;
   const int64_t last = shape[2];
   if ((last != 1 && last != 3 && last != 4) || shape[0] <= last || shape[1] <= last) return;
+  if (last == 1 && shape[0] != shape[1]) return;  // signals, with their channels first
   warnings->push_back(absl::StrCat(
       "'train.data.npy': samples of [", absl::StrJoin(shape, ", "),
       "] look like [height, width, channels], but are taken as [channels, height, width]: "

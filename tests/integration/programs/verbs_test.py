@@ -344,7 +344,8 @@ class Verbs(harness.ProgramTest):
         code, out, err = self.launch(
             *scaled, "--interpret", "--set", "train.optimizer.sgd.lr=1e30", "--max-restarts=0", job)
         self.assertNotEqual(code, 0)
-        self.assertRegex(out + err, r"node %\d+ .* made (-?inf|-?nan) at element \d+ .* in step [1-9]\d*, shard \d")
+        self.assertRegex(out + err, r"node %\d+ .* made (-?inf|-?nan) at element \d+ .* in step [1-9]\d*, shard \d, "
+                                    r"micro-batch \d+: lower the learning rate")
 
     def test_tables_and_arrays_are_trained_on_alike(self):
         rows = [[((i * 7 + j * 3) % 11) / 4.0 for j in range(6)] + [i % 3] for i in range(60)]

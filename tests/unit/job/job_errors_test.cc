@@ -194,11 +194,17 @@ TEST(JobErrors, NeverShowSecretsHoweverTheFileIsLaidOut) {
         "{\"env\": {\n \"A\": \"b\"\n}, \"secrets\": {\n\"name\": [\"hush\"],\n\"T\": "
         "[\"hush\"]\n}}\n",
         "? secrets\n:\n  T: [hush]\n", "{name: x, secrets:\n{T: [hush],\nU: [hush]}}\n",
-        "&a secrets:\n  T: [hush]\n", "{\"Secrets\"\n: {T: hush\n, T: [hush]}}\n",
-        "secrets {\n T: [hush],\n U: hush}}\n", "my_secrets: {T: hush,\n  T: hush}\n"}) {
+        "&a secrets:\n  T: [hush]\n", "!<tag:yaml.org,2002:map> secrets:\n  T: [hush]\n",
+        "{\"Secrets\"\n: {T: hush\n, T: [hush]}}\n", "secrets {\n T: [hush],\n U: hush}}\n",
+        "my_secrets: {T: hush,\n  T: hush}\n"}) {
     const LoadResult bad = ParseJob(text, "x.yaml", {});
     ASSERT_FALSE(bad.ok()) << text;
     EXPECT_THAT(bad.FormatErrors(), Not(HasSubstr("hush"))) << text;
+  }
+  for (const char* set : {"secrets.CONF={\"k\": 1,\n \"k\": \"hush\"}",
+                          "secrets.KEY=-----BEGIN\nProc-Type: 4,hush\n", "secret.K=[\nhush"}) {
+    const LoadResult bad = ParseJob("train: 5\n", "x.yaml", {set});
+    EXPECT_THAT(bad.FormatErrors(), AllOf(HasSubstr("--set"), Not(HasSubstr("hush")))) << set;
   }
   // What stands before or after them is shown.
   EXPECT_THAT(
