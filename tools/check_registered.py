@@ -19,6 +19,7 @@ INPUTS = {
     "tests/scenarios": "a test or a CMakeLists.txt",
     "examples": "a test, a benchmark or ./dev",
 }
+WORD = re.compile(r"[\w.-]+")
 CMAKE_COMMENT = re.compile(r"#[^\n]*")
 
 
@@ -50,16 +51,24 @@ def is_runner(path):
             or (path.startswith(("tests/", "bench/")) and path.endswith((".cc", ".h", ".py", ".sh"))))
 
 
-def input_is_named(path, texts):
+def names_in(text):
+    """What a text may call files: its words, and what of them stands before a '.'."""
+    names = set()
+    for word in set(WORD.findall(text)):
+        names.add(word)
+        names.update(word[:dot.start()] for dot in re.finditer(r"\.", word))
+    return names
+
+
+def input_is_named(path, runners, names):
     """True when a runner gives the file's name, or the name of its folder with a wildcard."""
     base = os.path.basename(path)
-    stem = os.path.splitext(base)[0]
-    pattern = re.compile(r"(?<![\w.-])(" + re.escape(base) + "|" + re.escape(stem) + r")(?![\w-])")
-    if any(pattern.search(text) for text in texts.values()):
+    wanted = {base, os.path.splitext(base)[0]}
+    if any(wanted & of for runner, of in names.items() if runner != path):
         return True
     folder = re.escape(os.path.dirname(path))
     whole = re.compile(folder + r"(/\*|[\"'/]*\s*\))")
-    return any(whole.search(text) for text in texts.values())
+    return any(whole.search(text) for runner, text in runners.items() if runner != path)
 
 
 def check(files, reader):
@@ -67,13 +76,13 @@ def check(files, reader):
     cmake_files = {f: names_in_cmake(reader(f)) for f in files
                    if os.path.basename(f) == "CMakeLists.txt"}
     runners = {f: reader(f) for f in files if is_runner(f)}
+    names = {f: names_in(text) for f, text in runners.items()}
     problems = []
     for path in files:
         base = os.path.basename(path)
         # The peers' programs are compiled by the benchmark that runs them.
         if path.endswith(SOURCES) and path.startswith("bench/peers/"):
-            others = {f: t for f, t in runners.items() if f != path}
-            if not input_is_named(path, others):
+            if not input_is_named(path, runners, names):
                 problems.append((path, "a benchmark must use this program"))
         elif path.endswith(SOURCES):
             if not cmake_names(path, cmake_files):
@@ -85,8 +94,7 @@ def check(files, reader):
             for folder, who in INPUTS.items():
                 if path.startswith(folder + "/") and base not in ("CMakeLists.txt", "README.md") \
                         and not path.endswith((".h", ".py", ".sh")):
-                    others = {f: t for f, t in runners.items() if f != path}
-                    if not input_is_named(path, others):
+                    if not input_is_named(path, runners, names):
                         problems.append((path, f"{who} must use this file"))
     return problems
 

@@ -144,7 +144,7 @@ absl::Status RunRank(int rank, const ForkedRanks& options, const SharedBoard& bo
   LS_ASSIGN_OR_RETURN(spec.members, MembersOf(rank, options, board));
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
                       transport->Connect(spec, Clock::Real()->Now() + kConnectWithin));
-  const absl::Status done = body(*communicator, *transport);
+  absl::Status done = body(*communicator, *transport);
   if (done.ok()) return communicator->Barrier(Clock::Real()->Now() + kConnectWithin);
   Fail(board, done);  // before the others fail because this rank has left
   return done;
