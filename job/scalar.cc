@@ -92,7 +92,7 @@ std::string CheckPath(absl::string_view path) {
     if (next != '{' && next != '_' && !absl::ascii_isalpha(static_cast<unsigned char>(next))) {
       continue;
     }
-    const std::string advice = "variables are not expanded in a job file: write the path itself";
+    std::string advice = "variables are not expanded in a job file: write the path itself";
     if (at > 0 || path.find('$', at + 1) != absl::string_view::npos) return advice;
     return absl::StrCat(advice, ", or ./", Printable(std::string(path)),
                         " for a folder of that name");
