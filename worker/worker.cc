@@ -354,7 +354,7 @@ class Worker {
         record_writer_.InGeneration(generation, communicator->rank(), holders);
     record_->SetWriter(part.writes, part.remembered);
     // As in on_durable. Of what it owes, the rank of part 0 knows nothing.
-    if (!part.writes && checkpointer_ != nullptr) {
+    if (!part.writes && checkpointer_ != nullptr && record_->Owes()) {
       board_.Enter(SAVING);  // who waits for a disk is not taken for one that does not leave
       LS_RETURN_IF_ERROR(WriteRecord());
     }

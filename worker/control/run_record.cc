@@ -98,6 +98,11 @@ void RunRecord::SetWriter(bool writes, bool remembered) {
   pieces_.clear();
 }
 
+bool RunRecord::Owes() const {
+  absl::MutexLock lock(&mu_);
+  return unwritten_ || !owed_.metrics.empty() || !owed_.ledger.empty();
+}
+
 bool RunRecord::WantsStep(int64_t step) const {
   if (step <= kEveryStepUntil || step == total_steps_) return true;
   return step % std::max<int64_t>(1, total_steps_ / kLinesOfARun) == 0;
@@ -179,9 +184,12 @@ void RunRecord::Write() {
     absl::MutexLock lock(&mu_);
     EndPiece();
     owed = std::exchange(owed_, {});
+    unwritten_ |= !owed.metrics.empty() || !owed.ledger.empty();
   }
   Append(&metrics_file_, owed.metrics, owed.lost_lines);
   Append(&ledger_file_, owed.ledger, owed.lost_records);
+  absl::MutexLock lock(&mu_);
+  unwritten_ = !metrics_file_.kept.empty() || !ledger_file_.kept.empty();
 }
 
 std::string RunRecord::PathOf(const Output& output) const {

@@ -52,6 +52,9 @@ class RunRecord {
   // From now on what is collected is to be written, or is remembered only. With `remembered`, what
   // was remembered until now is to be written, too. The next Write does it.
   void SetWriter(bool writes, bool remembered);
+  // Returns whether something of what is to be written is not in the files yet, or is just being
+  // written. Does not block for the disk.
+  bool Owes() const;
 
   const std::string& run_dir() const { return run_dir_; }
   // Returns whether metrics.jsonl has a line for this step.
@@ -112,7 +115,8 @@ class RunRecord {
   Output metrics_file_ ABSL_GUARDED_BY(file_mu_) = {"metrics.jsonl", 0, {}, {}};
   Output ledger_file_ ABSL_GUARDED_BY(file_mu_) = {"ledger.bin", kRecordBytes, {}, {}};
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
+  bool unwritten_ ABSL_GUARDED_BY(mu_) = false;  // some that a Write has taken from owed_
   bool writes_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<Piece> pieces_ ABSL_GUARDED_BY(mu_);
   Piece collected_ ABSL_GUARDED_BY(mu_);

@@ -175,7 +175,8 @@ class BadInput(harness.ProgramTest):
         self.assertIn("ermission denied", out + err)
         self.assertIn("runs", out + err)
 
-    def test_a_full_disk(self):
+    def mount_small_disk(self):
+        """A folder with room for 64 KiB; skips where none can be had. To be unmounted."""
         if os.geteuid() != 0:
             self.skipTest("needs root, for a small file system")
         small = os.path.join(self.dir, "small")
@@ -183,6 +184,10 @@ class BadInput(harness.ProgramTest):
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], check=False)
         if mounted.returncode != 0:
             self.skipTest("this machine does not let root mount")
+        return small
+
+    def test_a_full_disk(self):
+        small = self.mount_small_disk()
         try:
             job = self.write("job.yaml", harness.synthetic_job(hidden="[2000]"))
             code, out, err = self.launch(job, cwd=small)
@@ -196,13 +201,7 @@ class BadInput(harness.ProgramTest):
             subprocess.run(["umount", small], check=True)
 
     def test_a_disk_without_room_for_a_runs_first_file(self):
-        if os.geteuid() != 0:
-            self.skipTest("needs root, for a small file system")
-        small = os.path.join(self.dir, "small")
-        os.makedirs(small)
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], check=False)
-        if mounted.returncode != 0:
-            self.skipTest("this machine does not let root mount")
+        small = self.mount_small_disk()
         try:
             with open(os.path.join(small, "full"), "wb", buffering=0) as full:
                 full.write(bytes(100 << 10))

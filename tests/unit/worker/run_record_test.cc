@@ -228,14 +228,18 @@ TEST_F(RunRecordTest, ASubstituteTriesUntilTheDiskTakesWhatItRemembers) {
   RunRecord record(dir_, 1000);
   record.Ledger(1, 0, 1, 11);
   record.Step(1, 0.05, 1.5, 0.1, 3072);
+  EXPECT_FALSE(record.Owes());
   {
     const FileLimit limit(10);
     record.SetWriter(false, true);
+    EXPECT_TRUE(record.Owes());
     record.Write();
+    EXPECT_TRUE(record.Owes());
     EXPECT_EQ(Read("ledger.bin"), "");
     EXPECT_EQ(Read("metrics.jsonl"), "");
   }
   record.Write();
+  EXPECT_FALSE(record.Owes());
   EXPECT_THAT(Steps(), ElementsAre(1));
   EXPECT_THAT(Read("metrics.jsonl"), HasSubstr("\"step\":1,"));
 }
