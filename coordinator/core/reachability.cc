@@ -33,15 +33,18 @@ std::string Advice(const Context& context) {
       InterfacesFlag(context.state.options.nodes_by));
 }
 
-// The living members of the newest generation, by node.
+// Returns whether it is a living member of the newest generation.
+bool IsThere(const Job& job, const Worker& worker) {
+  return IsMember(job, worker) && !worker.dead() && !Failed(worker);
+}
+
+// Those that are there, by node.
 std::map<std::string, std::vector<Worker*>> MembersByNode(Job& job) {
   std::map<std::string, std::vector<Worker*>> nodes;
   for (Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
-    if (IsMember(job, worker) && !worker.dead() && !Failed(worker)) {
-      nodes[worker.node_id].push_back(&worker);
-    }
+    if (IsThere(job, worker)) nodes[worker.node_id].push_back(&worker);
   }
   return nodes;
 }
@@ -150,17 +153,14 @@ void NoteSilences(Context& context, Job& job) {
   if (!job.generation.aborted || job.generation.silences_noted) return;
   job.generation.silences_noted = true;
   if (!job.cuts.empty() || job.generation.cuts_decided) return;  // who gives up falls silent
-  const auto there = [&](const Worker& worker) {
-    return IsMember(job, worker) && !worker.dead() && !Failed(worker);
-  };
   std::set<CutPair> noted;
   bool no_accident = false;
   for (const Slot& slot : job.slots) {
-    if (slot.vacant() || !slot.worker->peer_lost || !there(*slot.worker)) continue;
+    if (slot.vacant() || !slot.worker->peer_lost || !IsThere(job, *slot.worker)) continue;
     const Worker& worker = *slot.worker;
     if (worker.peer_lost->kind() != PeerLost::SILENT) continue;
     const Worker* peer = FindWorker(job, worker.lost_peer);
-    if (peer == nullptr || !there(*peer) || peer->node_id == worker.node_id) continue;
+    if (peer == nullptr || !IsThere(job, *peer) || peer->node_id == worker.node_id) continue;
     const CutPair pair = MakeCut(worker.node_id, peer->node_id);
     Job::Silence& silence = job.silences[pair];
     if (noted.insert(pair).second) ++silence.generations;
