@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who writes a run's record: rank 0 of each generation; what one did not write that is gone, or was
-// a step behind, the first member with the job's state does.
+// Who writes a run's record: rank 0 of each generation. What one that is gone may not have written,
+// or one that was a step behind, that survivor writes which has been there longest and remembers it.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_WORKER_CONTROL_RECORD_WRITER_H_
 #define LOCKSTEP_WORKER_CONTROL_RECORD_WRITER_H_
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "proto/coordinator.pb.h"
@@ -23,33 +28,44 @@ class RecordWriter {
   // This worker is `rank` of `generation`, in which the ranks `holders`, of which there is one at
   // least, had the state that it goes on from.
   Part InGeneration(const Generation& generation, int rank, const std::vector<int>& holders) {
-    const bool gone =
-        HasNotWritten(writer_, generation, holders) || IsGone(substitute_, generation);
-    writer_ = generation.members(0).incarnation();
-    substitute_ = gone ? generation.members(holders.front()).incarnation() : "";
-    return {rank == 0, gone && rank == holders.front()};
+    std::map<std::string, int64_t> since;
+    for (const Member& member : generation.members()) {
+      const auto known = since_.find(member.incarnation());
+      since.emplace(member.incarnation(), known == since_.end() ? seen_ : known->second);
+    }
+    ++seen_;
+    since_ = std::move(since);
+    const size_t gone = std::erase_if(
+        wrote_, [this](const std::string& incarnation) { return !since_.contains(incarnation); });
+    const bool missing = gone > 0 || IsBehind(writer_, generation, holders);
+    const auto incarnation = [&generation](int member) -> const std::string& {
+      return generation.members(member).incarnation();
+    };
+    const int longest = *std::ranges::min_element(holders, {}, [&](int holder) {
+      return std::tuple(since_.at(incarnation(holder)), holder);
+    });
+    writer_ = incarnation(0);
+    wrote_.insert(writer_);
+    if (missing) wrote_.insert(incarnation(longest));
+    return {rank == 0, missing && rank == longest};
   }
 
  private:
-  // Returns whether the last generation's rank 0 may not have written its last step: it is gone, or
-  // was behind the others, who had committed it.
-  static bool HasNotWritten(const std::string& incarnation, const Generation& generation,
-                            const std::vector<int>& holders) {
-    return IsGone(incarnation, generation) ||
-           (!incarnation.empty() && std::none_of(holders.begin(), holders.end(), [&](int holder) {
-             return generation.members(holder).incarnation() == incarnation;
-           }));
-  }
-  static bool IsGone(const std::string& incarnation, const Generation& generation) {
-    return !incarnation.empty() &&
-           std::none_of(generation.members().begin(), generation.members().end(),
-                        [&](const Member& member) { return member.incarnation() == incarnation; });
+  // Returns whether the last generation's rank 0 is there and has not committed its last step,
+  // which others have.
+  static bool IsBehind(const std::string& incarnation, const Generation& generation,
+                       const std::vector<int>& holders) {
+    return !incarnation.empty() && std::ranges::none_of(holders, [&](int holder) {
+      return generation.members(holder).incarnation() == incarnation;
+    });
   }
 
-  // Incarnations of the last generation; empty: there was none.
-  std::string writer_;  // its rank 0
-  std::string
-      substitute_;  // who was to write what one before that had not: it may have died over it
+  // Incarnations. Of the members of the last generation: in which one they were first seen here.
+  std::map<std::string, int64_t> since_;
+  int64_t seen_ = 0;    // generations
+  std::string writer_;  // the last generation's rank 0; empty: there was none
+  // Those still there that were to write once: they may die before they have.
+  std::set<std::string> wrote_;
 };
 
 }  // namespace lockstep::worker

@@ -74,6 +74,30 @@ TEST(RecordWriterTest, WhatADeadSubstituteWasToWriteTheNextSurvivorDoes) {
       << "it has done it";
 }
 
+TEST(RecordWriterTest, WhoIsRankZeroNoMoreMayDieBeforeItHasWritten) {
+  RecordWriter survivor;
+  survivor.InGeneration(Of({"a", "b"}), 1, {0});
+  // A newcomer is rank 0, and 'a' has not written yet what it has of the generation before.
+  EXPECT_FALSE(survivor.InGeneration(Of({"c", "a", "b"}), 2, {1, 2}).remembered);
+  const RecordWriter::Part part = survivor.InGeneration(Of({"c", "b"}), 1, {0, 1});
+  EXPECT_FALSE(part.writes);
+  EXPECT_TRUE(part.remembered) << "'c' has the state, and does not remember what 'a' owed";
+  EXPECT_FALSE(survivor.InGeneration(Of({"c", "b"}), 1, {0, 1}).remembered) << "it has done it";
+}
+
+TEST(RecordWriterTest, WhoHasBeenThereLongestWritesWhatOneThatIsGoneDidNot) {
+  RecordWriter newcomer, second, third;
+  second.InGeneration(Of({"a", "b", "c"}), 1, {0});
+  third.InGeneration(Of({"a", "b", "c"}), 2, {0});
+  newcomer.InGeneration(Of({"a", "d", "b", "c"}), 1, {0, 2, 3});
+  second.InGeneration(Of({"a", "d", "b", "c"}), 2, {0, 2, 3});
+  third.InGeneration(Of({"a", "d", "b", "c"}), 3, {0, 2, 3});
+  const Generation left = Of({"d", "b", "c"});
+  EXPECT_TRUE(newcomer.InGeneration(left, 0, {0, 1, 2}).writes);
+  EXPECT_TRUE(second.InGeneration(left, 1, {0, 1, 2}).remembered) << "one is enough";
+  EXPECT_FALSE(third.InGeneration(left, 2, {0, 1, 2}).remembered);
+}
+
 TEST(RecordWriterTest, ItIsTheLastGenerationsRankZeroThatCounts) {
   RecordWriter writer;
   writer.InGeneration(Of({"a", "b"}), 1, {0});
