@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who writes a run's record: rank 0 of each generation. What one that is gone may not have written,
-// or one that was a step behind, that survivor writes which has been there longest and remembers it.
+// or one that was a step behind, the survivor that has been there longest writes, who remembers it.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_WORKER_CONTROL_RECORD_WRITER_H_
 #define LOCKSTEP_WORKER_CONTROL_RECORD_WRITER_H_
