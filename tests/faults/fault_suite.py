@@ -224,6 +224,13 @@ def check(result, run, wanted, drawn):
             raise Late(f"{scaled[-1]}: {result['workers']} workers at the end")
 
 
+def slower(faults):
+    """The same with longer steps."""
+    if SLOWLY[1] not in faults:
+        return [*SLOWLY, *faults]
+    return [MORE_SLOWLY[1] if f == SLOWLY[1] else f for f in faults]
+
+
 class Suite:
     def __init__(self, folder):
         self.folder = folder
@@ -248,9 +255,9 @@ class Suite:
         try:
             check(result, run, self.undisturbed[model], "--random" in faults)
         except Late:
-            if SLOWLY[1] not in faults:
+            if MORE_SLOWLY[1] in faults:
                 raise
-            return self.run(model, minimum, [MORE_SLOWLY[1] if f == SLOWLY[1] else f for f in faults])
+            return self.run(model, minimum, slower(faults))
         shutil.rmtree(run, ignore_errors=True)
         return result
 
