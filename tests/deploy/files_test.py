@@ -338,6 +338,93 @@ class HostsTest(unittest.TestCase):
         self.assertIn("installed token=a-secret", lines)
 
 
+# Stands for ssh, to a host whose folders are in `host`.
+SSH_TO_FOLDERS = r"""#!/bin/bash
+cd "$(dirname "$0")"
+there=$2
+for folder in /etc/lockstep /etc/default /etc/systemd /usr/lib/lockstep /usr/bin/launcher /run/systemd; do
+  there=${there//$folder/$PWD/host$folder}
+done
+PATH=$PWD/there:$PATH exec bash -c "$there"
+"""
+
+
+class HostFilesTest(unittest.TestCase):
+    """What lockstep-hosts leaves on a host and takes from it."""
+
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="lockstep-hosts-")
+        self.addCleanup(shutil.rmtree, self.dir)
+        self.write("ssh", SSH_TO_FOLDERS)
+        for name, code in (("getent", 0), ("systemctl", 0), ("dpkg", 1)):
+            self.write(f"there/{name}", f"#!/bin/bash\nexit {code}\n")
+        for name in ("bin/launcher", "bin/worker", "token"):
+            self.write(name, f"the {name}\n")
+        os.makedirs(os.path.join(self.dir, "host/usr/bin"))
+
+    def write(self, name, text):
+        path = os.path.join(self.dir, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, 0o755)
+
+    def hosts(self, *words):
+        result = subprocess.run([os.path.join(DEPLOY, "ssh/lockstep-hosts"), *words], stdin=subprocess.DEVNULL, cwd=self.dir,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                                env=dict(os.environ, SSH=os.path.join(self.dir, "ssh")))
+        return result.returncode, result.stdout
+
+    def install(self, coordinator="10.0.0.1:7070"):
+        return self.hosts("install", "host1", "--coordinator", coordinator, "--token", "token", "--programs", "bin")
+
+    def there(self):
+        """The host's files."""
+        top = os.path.join(self.dir, "host")
+        return {os.path.relpath(os.path.join(folder, name), top) for folder, _, names in os.walk(top) for name in names}
+
+    def defaults(self):
+        with open(os.path.join(self.dir, "host/etc/default/lockstep-agent"), encoding="utf-8") as file:
+            return file.read().splitlines()
+
+    def test_an_upgrade_keeps_what_the_administrator_has_written(self):
+        self.assertEqual(self.install(), (0, "host1: installed\n"))
+        self.assertEqual(self.defaults(), ["LOCKSTEP_COORDINATOR=10.0.0.1:7070"])
+        kept = ["# rack 7", "#LOCKSTEP_COORDINATOR=10.9.9.9:7070", 'LOCKSTEP_AGENT_FLAGS="--slots 4 --label rack=7"']
+        path = "host/etc/default/lockstep-agent"
+        self.write(path, "\n".join([kept[0], "LOCKSTEP_COORDINATOR=10.0.0.1:7070", *kept[1:]]) + "\n")
+        os.chmod(os.path.join(self.dir, path), 0o600)
+        self.assertEqual(self.install("10.0.0.2:7070"), (0, "host1: installed\n"))
+        self.assertEqual(sorted(self.defaults()), sorted(["LOCKSTEP_COORDINATOR=10.0.0.2:7070", *kept]))
+        self.assertEqual(os.stat(os.path.join(self.dir, path)).st_mode & 0o777, 0o600)
+
+    def test_what_it_has_put_there_is_removed_and_nothing_else(self):
+        self.assertEqual(self.install()[0], 0)
+        self.assertLess({"usr/lib/lockstep/worker", "etc/lockstep/token", "usr/bin/launcher"}, self.there())
+        self.assertEqual(self.hosts("remove", "host1"), (0, "host1: removed\n"))
+        self.assertEqual(self.there(), set())
+        self.assertFalse(os.path.exists(os.path.join(self.dir, "host/usr/lib/lockstep")))
+        self.assertEqual(self.install()[0], 0)
+        self.write("host/usr/lib/lockstep/coordinator", "the coordinator\n")
+        self.assertEqual(self.hosts("remove", "host1"), (0, "host1: removed\n"))
+        self.assertEqual(self.there(), {"usr/lib/lockstep/coordinator"})
+
+    def test_a_hosts_packages_are_left_alone(self):
+        self.write("host/usr/lib/lockstep/launcher", "the package's\n")
+        self.write("there/dpkg", '#!/bin/bash\n[[ $1 == -S ]] && echo "lockstep: $2"\n')
+        for said in (self.install(), self.hosts("remove", "host1")):
+            self.assertEqual(said[0], 1)
+            self.assertIn("host1: FAILED", said[1])
+            self.assertRegex(said[1], "its programs are the package lockstep's, which apt upgrades")
+        self.assertEqual(self.there(), {"usr/lib/lockstep/launcher"})
+
+    def test_a_flag_without_its_value_is_answered_by_how_it_is_used(self):
+        for flag in ("--token", "--coordinator", "--programs"):
+            code, said = self.hosts("install", "host1", flag)
+            self.assertEqual(code, 2)
+            self.assertIn("usage: lockstep-hosts install", said)
+
+
 # A launcher that waits for hosts until it is stopped; with `begun` it has a worker.
 LAUNCHER = """#!/bin/bash
 trap 'echo stopped >>log; exit 130' TERM
