@@ -147,6 +147,13 @@ class KubernetesTest(unittest.TestCase):
         self.assertIn("kueue.x-k8s.io/queue-name: lockstep", text)
         self.assertIn("suspend: true", text)
 
+    def test_a_job_that_has_succeeded_ends(self):
+        """A pod that comes after the first one has succeeded finds nobody, which is no failure, and so would be replaced forever."""
+        text = read("kubernetes/job/job.yaml")
+        ignored = re.search(r"action: Ignore +#.*\n +onExitCodes: .* values: \[([\d, ]+)\]", text)[1].split(", ")
+        self.assertIn("4", ignored)
+        self.assertRegex(text, r'\n  successPolicy: \{rules: \[\{succeededIndexes: "0"\}\]\}')
+
     def test_their_job_files_are_good(self):
         for path in ("kubernetes/job/fashion-mnist.yaml", "kubernetes/jobset/job.yaml"):
             result = run(os.path.join(BIN, "launcher"), "validate", os.path.join(DEPLOY, path))
