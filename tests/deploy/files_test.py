@@ -147,11 +147,23 @@ class KubernetesTest(unittest.TestCase):
         self.assertIn("kueue.x-k8s.io/queue-name: lockstep", text)
         self.assertIn("suspend: true", text)
 
+    @staticmethod
+    def codes(action):
+        """The exit codes of which a pod's failure policy does so."""
+        text = read("kubernetes/job/job.yaml")
+        return re.search(rf"action: {action} +#.*\n +onExitCodes: .* values: \[([\d, ]+)\]", text)[1].split(", ")
+
+    def test_the_end_of_the_first_pod_counts_as_no_failure_of_the_others(self):
+        with open(os.path.join(ROOT, "docs/exit_codes.md"), encoding="utf-8") as file:
+            meanings = dict(re.findall(r"^\| (\d+) \| (.*) \|$", file.read(), re.M))
+        # Lost without a word, and told to end, as by an eviction.
+        self.assertEqual([meanings[code] for code in self.codes("Ignore")], ["no coordinator answers", "stopped by Ctrl-C"])
+        self.assertFalse(set(self.codes("Ignore")) & set(self.codes("FailJob")))
+
     def test_a_job_that_has_succeeded_ends(self):
         """A pod that comes after the first one has succeeded finds nobody, which is no failure, and so would be replaced forever."""
         text = read("kubernetes/job/job.yaml")
-        ignored = re.search(r"action: Ignore +#.*\n +onExitCodes: .* values: \[([\d, ]+)\]", text)[1].split(", ")
-        self.assertIn("4", ignored)
+        self.assertIn("4", self.codes("Ignore"))
         self.assertRegex(text, r'\n  successPolicy: \{rules: \[\{succeededIndexes: "0"\}\]\}')
 
     def test_their_job_files_are_good(self):
