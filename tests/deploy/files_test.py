@@ -77,6 +77,14 @@ class SystemdTest(unittest.TestCase):
         said = [line for line in result.stdout.splitlines() if "lockstep" in line]
         self.assertEqual((result.returncode, said), (0, []), result.stdout)
 
+    def test_drivers_are_loaded_before_devices_are_allowed(self):
+        """What /proc/devices does not name when a unit starts, DeviceAllow leaves out for the unit's life."""
+        text = read("systemd/lockstep-agent.service")
+        self.assertIn("\nDeviceAllow=char-nvidia-uvm rw\n", text)
+        for word in ("Wants", "After"):
+            self.assertIn("modprobe@nvidia_uvm.service", re.search(rf"^{word}=(.*)$", text, re.M)[1].split(), word)
+        self.assertNotIn("nvidia-persistenced", re.search(r"^Wants=(.*)$", text, re.M)[1], "which may be disabled on purpose")
+
     @needs("systemd-analyze")
     def test_they_may_do_little(self):
         for unit in self.UNITS:
