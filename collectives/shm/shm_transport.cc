@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/group_end.h"
 #include "collectives/shm/shm_communicator.h"
+#include "common/available_cpus.h"
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/status.h"
@@ -161,7 +162,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ShmTransport::ConnectRecorded(cons
   group.recorder = &recorder_;
   group.abort = abort;
   const int ranks = std::max<int>(options_.local_ranks, static_cast<int>(members.size()));
-  group.may_spin = ranks <= AllowedCpus();
+  group.may_spin = ranks <= AvailableCpus();
   for (const GroupMember& member : members) {
     std::shared_ptr<PeerArena> arena;
     if (member.rank != spec.rank) {

@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,12 +22,6 @@ constexpr absl::Duration kSlice = absl::Milliseconds(5);
 constexpr absl::Duration kWatchSlice = absl::Milliseconds(1);
 
 }  // namespace
-
-int AllowedCpus() {
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(std::thread::hardware_concurrency());
-}
 
 ShmWaiter::ShmWaiter(RankHeader* own, int64_t generation, std::vector<Peer> peers,
                      const LifePage* life, const AbortFlag* abort, FlightRecorder* recorder,

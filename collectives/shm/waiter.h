@@ -100,9 +100,6 @@ class ShmWaiter {
   std::function<absl::Status()> watch_;
 };
 
-// CPUs that this process may use.
-int AllowedCpus();
-
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_COLLECTIVES_SHM_WAITER_H_

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "common/available_cpus.h"
 #include "common/clock.h"
 #include "common/cpu_list.h"
 #include "common/limits.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/agent/host.h"
 
-#include <sched.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -22,12 +21,6 @@ std::string HostName() {
   if (::gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return "localhost";
   const std::string full = name;
   return full.substr(0, full.find('.'));
-}
-
-int AvailableCpus() {
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 int64_t TotalMemory() {

@@ -14,9 +14,6 @@ namespace lockstep::launcher {
 // The host's short name.
 std::string HostName();
 
-// CPUs that this process may run on.
-int AvailableCpus();
-
 // Bytes of memory that the system manages.
 int64_t TotalMemory();
 

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/available_cpus.h"
 #include "common/json.h"
 #include "common/printable.h"
 #include "common/status.h"

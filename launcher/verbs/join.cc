@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/available_cpus.h"
 #include "common/limits.h"
 #include "common/log.h"
 #include "common/printable.h"

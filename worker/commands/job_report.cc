@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/commands/job_report.h"
 
-#include <sched.h>
-
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "collectives/communicator.h"
 #include "collectives/shards.h"
+#include "common/available_cpus.h"
 #include "common/json.h"
 #include "engine/cpu/machine_peak.h"
 #include "job/meaning/workers.h"
@@ -185,8 +184,7 @@ MachineSpeed MeasureMachine() {
   MachineSpeed machine;
   machine.flops = engine::MeasureFmaPeak();
   machine.bytes = engine::MeasureMemoryBandwidth();
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) machine.cpus = std::max(1, CPU_COUNT(&set));
+  machine.cpus = AvailableCpus();
   return machine;
 }
 

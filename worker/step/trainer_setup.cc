@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "collectives/shm/waiter.h"
+#include "common/available_cpus.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "worker/checkpoint/checkpoint_layout.h"
@@ -93,7 +93,7 @@ absl::Status Trainer::Reserve(Transport* transport) {
   // A thread of its own pays only where a core is left for it. It changes no number.
   const Resources& resources = compiled_.job.resources();
   const int cores = std::max(1, resources.nproc_per_node()) * plan.spec().threads;
-  options.threads = cores < AllowedCpus() ? 1 : 0;
+  options.threads = cores < AvailableCpus() ? 1 : 0;
   if (compiled_.job.train().data().loader().threads() > 0) {
     options.threads = compiled_.job.train().data().loader().threads();
   }

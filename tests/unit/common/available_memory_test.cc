@@ -2,34 +2,18 @@
 #include "common/available_memory.h"
 
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <string>
 
 #include "gtest/gtest.h"
+#include "tests/unit/common/system_tree.h"
 
 namespace lockstep {
 namespace {
 
-class AvailableMemoryTest : public ::testing::Test {
+class AvailableMemoryTest : public SystemTree {
  protected:
   AvailableMemoryTest() { Write("proc/meminfo", "MemTotal: 4000 kB\nMemAvailable: 3000 kB\n"); }
-  ~AvailableMemoryTest() override { std::filesystem::remove_all(root_); }
 
-  void Write(const std::string& path, const std::string& text) {
-    const std::filesystem::path file = root_ / path;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-  }
-  int64_t Available() const { return AvailableMemory(root_ / "proc", root_ / "groups"); }
-
-  static std::filesystem::path NewFolder() {
-    std::string folder = ::testing::TempDir() + "/available-memory-XXXXXX";
-    return ::mkdtemp(folder.data());
-  }
-
-  const std::filesystem::path root_ = NewFolder();
+  int64_t Available() const { return AvailableMemory(proc(), groups()); }
 };
 
 TEST_F(AvailableMemoryTest, WithoutGroupsItIsTheMachines) { EXPECT_EQ(Available(), 3000 * 1024); }
