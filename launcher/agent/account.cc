@@ -4,6 +4,7 @@
 #include <grp.h>
 #include <pwd.h>
 #include <sys/fsuid.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/printable.h"
+#include "common/status.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -20,6 +22,8 @@ namespace {
 constexpr size_t kMostEntryBytes = 1 << 20;
 constexpr int kMostGroups = 65536;  // Linux's NGROUPS_MAX
 constexpr uid_t kNobodys = static_cast<uid_t>(-1);
+
+thread_local bool is_as_account = false;
 
 // Of this thread alone, where setgroups(3) changes all.
 void SetThreadGroups(const std::vector<gid_t>& groups) {
@@ -77,6 +81,7 @@ AsAccount::AsAccount(const std::optional<Account>& account) {
   ::setfsgid(account->gid);
   ::setfsuid(account->uid);  // last: it takes root's rights over files away
   LS_CHECK_EQ(FileUser(), account->uid) << "setfsuid";
+  is_as_account = true;
 }
 
 AsAccount::~AsAccount() {
@@ -85,8 +90,20 @@ AsAccount::~AsAccount() {
   ::setfsgid(::getegid());
   SetThreadGroups(groups_);
   LS_CHECK_EQ(FileUser(), ::geteuid()) << "setfsuid";
+  is_as_account = false;
 }
 
 uid_t FileUser() { return static_cast<uid_t>(::setfsuid(kNobodys)); }
+
+bool IsAsAccount() { return is_as_account; }
+
+absl::Status CheckOwner(int fd, const std::string& shown) {
+  struct stat info {};
+  if (!IsAsAccount()) return absl::OkStatus();
+  if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, shown);
+  if (info.st_uid == FileUser()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("'", shown, "' was made by user ", info.st_uid, ": remove it"));
+}
 
 }  // namespace lockstep::launcher

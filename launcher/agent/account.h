@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The user of this host as whom a job runs, where the agent is root's and runs jobs as those who
 // submitted them.
-// Thread-safety: FindAccount is thread-safe; AsAccount belongs to its thread.
+// Thread-safety: FindAccount is thread-safe; AsAccount and what asks for it belong to their thread.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_ACCOUNT_H_
 #define LOCKSTEP_LAUNCHER_AGENT_ACCOUNT_H_
 
@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace lockstep::launcher {
@@ -52,6 +53,14 @@ class AsAccount {
 
 // As whom this thread makes and opens files.
 uid_t FileUser();
+
+// Returns whether an AsAccount of this thread has an account: then what it finds where others can
+// make files has to be the account's.
+bool IsAsAccount();
+
+// Checks that `fd`, opened by the name `shown`, is the account's; does nothing without one. Errors:
+// FailedPrecondition, with the name and whose it is; those of fstat(2).
+absl::Status CheckOwner(int fd, const std::string& shown);
 
 }  // namespace lockstep::launcher
 

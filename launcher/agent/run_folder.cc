@@ -75,9 +75,40 @@ absl::StatusOr<UniqueFd> OpenChild(int parent, const std::string& name, mode_t m
   return child;
 }
 
-// A folder that the agent's own user named: links are theirs.
-absl::StatusOr<UniqueFd> OpenOwn(const std::string& path) {
-  for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+// Checks that nobody but the account that the thread acts as, and root, can put another folder in
+// the place of theirs in the folder `fd`.
+absl::Status CheckAround(int fd, const std::string& shown) {
+  struct stat info {};
+  if (!IsAsAccount()) return absl::OkStatus();
+  if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, shown);
+  if (info.st_uid == FileUser()) return absl::OkStatus();
+  if (info.st_uid != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("'", shown, "', in which runs lie, was made by user ", info.st_uid,
+                     ", who can put others in their place: have it be yours or root's"));
+  }
+  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (info.st_mode & S_ISVTX) == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("in '", shown, "', in which runs lie, users can rename each other's: chmod ",
+                     "+t keeps them from it"));
+  }
+  return absl::OkStatus();
+}
+
+// The same for the folder around `path`.
+absl::Status CheckAroundOwn(const std::string& path) {
+  if (!IsAsAccount()) return absl::OkStatus();
+  const size_t slash = path.rfind('/');
+  const std::string around = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const UniqueFd folder(::open(around.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.valid()) return ErrnoStatus(errno, around);
+  return CheckAround(folder.get(), around);
+}
+
+// A folder that the agent's own user named: links are theirs, but for the last name where it is
+// made as an account.
+absl::StatusOr<UniqueFd> OpenOwn(const std::string& path, IfMissing missing = IfMissing::kMake) {
+  for (size_t end = path.find('/', 1); missing == IfMissing::kMake; end = path.find('/', end + 1)) {
     const std::string part = path.substr(0, end);
     const mode_t mode = end == std::string::npos ? kPrivate : kPublic;
     if (::mkdir(part.c_str(), mode) != 0 && errno != EEXIST) {
@@ -90,8 +121,15 @@ absl::StatusOr<UniqueFd> OpenOwn(const std::string& path) {
     }
     if (end == std::string::npos) break;
   }
-  UniqueFd folder(::open(path.c_str(), kFolder));
+  LS_RETURN_IF_ERROR(CheckAroundOwn(path));
+  UniqueFd folder(::open(path.c_str(), kFolder | (IsAsAccount() ? O_NOFOLLOW : 0)));
+  if (!folder.valid() && IsAsAccount() && (errno == ELOOP || errno == ENOTDIR)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is not a folder but a file or a symbolic link"));
+  }
+  if (!folder.valid() && missing == IfMissing::kFail) return ErrnoStatus(errno, path);
   if (!folder.valid()) return CannotMake(errno, path, absl::StrCat("open ", path));
+  LS_RETURN_IF_ERROR(CheckOwner(folder.get(), path));
   return folder;
 }
 
@@ -104,6 +142,7 @@ absl::StatusOr<UniqueFd> OpenProposed(const std::string& submit_dir, const std::
     return CannotMake(errno, path,
                       absl::StrCat("the folder ", submit_dir, " that the job was submitted from"));
   }
+  std::string shown = submit_dir;
   const std::vector<std::string> parts = absl::StrSplit(run_dir, '/');
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool last = i + 1 == parts.size();
@@ -117,6 +156,8 @@ absl::StatusOr<UniqueFd> OpenProposed(const std::string& submit_dir, const std::
                        " (start from a folder that you may write to): ", child.status().message()));
     }
     folder = *std::move(child);
+    shown = ResolvePath(shown, parts[i]);
+    LS_RETURN_IF_ERROR(last ? CheckOwner(folder.get(), shown) : CheckAround(folder.get(), shown));
   }
   return folder;
 }
@@ -170,7 +211,15 @@ absl::StatusOr<UniqueFd> OpenLog(int logs, const std::string& name, const std::s
     return absl::FailedPreconditionError(
         absl::StrCat("cannot open the log ", shown, ": it is no ordinary file"));
   }
+  LS_RETURN_IF_ERROR(CheckOwner(fd.get(), shown));
   return fd;
+}
+
+// Checks whose the folder is in which the ranks' errors lie, if a worker has made it.
+absl::Status CheckErrors(int folder, const std::string& path) {
+  const UniqueFd errors(::openat(folder, "errors", O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!errors.valid()) return absl::OkStatus();
+  return CheckOwner(errors.get(), absl::StrCat(path, "/errors"));
 }
 
 }  // namespace
@@ -230,10 +279,7 @@ absl::StatusOr<UniqueFd> FindRunFolder(const WorkerAssignment& assignment, bool 
   if (!own) {
     return OpenProposed(assignment.submit_dir(), assignment.run_dir(), IfMissing::kFail);
   }
-  const std::string path = RunFolder(assignment);
-  UniqueFd folder(::open(path.c_str(), kFolder));
-  if (!folder.valid()) return ErrnoStatus(errno, path);
-  return folder;
+  return OpenOwn(RunFolder(assignment), IfMissing::kFail);
 }
 
 absl::Status MakeRunFolder(const WorkerAssignment& assignment, bool own) {
@@ -249,6 +295,8 @@ absl::StatusOr<UniqueFd> OpenRunLog(const WorkerAssignment& assignment, bool own
       own ? OpenOwn(path) : OpenProposed(assignment.submit_dir(), assignment.run_dir()));
   absl::StatusOr<UniqueFd> logs = OpenChild(folder.get(), "logs", kPrivate, /*links=*/false);
   if (!logs.ok()) return Annotate(logs.status(), path);
+  LS_RETURN_IF_ERROR(CheckOwner(logs->get(), absl::StrCat(path, "/logs")));
+  LS_RETURN_IF_ERROR(CheckErrors(folder.get(), path));
   const auto job = [&] { return job::ToYaml(assignment.spec()); };
   std::string name = "job.yaml";
   // The user's own file in a folder of their choice stays, and so does that of a job which had the

@@ -8,6 +8,11 @@
 // followed. What may hold secrets can be read by the agent's user alone: the folder has the mode
 // 0700 and files 0600. A folder that the agent's own user names on the command line (--run-dir,
 // --runs-dir) may be reached through links.
+//
+// Where the thread acts as an account (AsAccount), others can make folders beside the account's:
+// the run's folder is no link, it, its logs/, errors/ and log are the account's, and the folders on
+// the way there from the submitter's, or the one that --runs-dir names, are the account's or
+// root's, these with the sticky bit where others may write.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_RUN_FOLDER_H_
 #define LOCKSTEP_LAUNCHER_AGENT_RUN_FOLDER_H_
@@ -40,7 +45,7 @@ std::string RunFolder(const WorkerAssignment& assignment);
 std::string WorkFolder(const WorkerAssignment& assignment);
 
 // The run's folder of an assignment, opened, if it is there. Errors: NotFound; FailedPrecondition
-// where a link stands in the way; those of open(2).
+// where a link, or an account's folder that is another's, stands in the way; those of open(2).
 absl::StatusOr<UniqueFd> FindRunFolder(const WorkerAssignment& assignment, bool own);
 
 // Makes the run's folder where it is missing. `own` and errors as below.
@@ -50,7 +55,7 @@ absl::Status MakeRunFolder(const WorkerAssignment& assignment, bool own);
 // is not named after the job has another job.yaml. Returns the log of the assignment's slot, open
 // for appending. `own`: the folder is the user's word, not the coordinator's. Blocks on the file
 // system. Errors: as of mkdir(2) and open(2), with the path and what to do; FailedPrecondition
-// where a link stands in the way.
+// where a link, or what another than the thread's account has made, stands in the way.
 absl::StatusOr<UniqueFd> OpenRunLog(const WorkerAssignment& assignment, bool own);
 
 }  // namespace lockstep::launcher

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/agent/workdirs.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/fd.h"
 #include "common/status.h"
 #include "launcher/agent/account.h"
 #include "launcher/agent/run_folder.h"
@@ -34,9 +36,23 @@ bool Passes(const absl::Status& status) {
          absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
 }
 
-bool IsFolder(const std::string& path) {
-  struct stat status;
-  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+// Returns whether the assignment's workdir is there. Errors: FailedPrecondition where it or the
+// run's folder is not the account's that the thread acts as.
+absl::StatusOr<bool> IsThere(const WorkerAssignment& assignment, bool own_run_folder) {
+  const std::string path = WorkFolder(assignment);
+  if (!IsAsAccount()) {
+    struct stat status;
+    return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+  }
+  const absl::StatusOr<UniqueFd> run = FindRunFolder(assignment, own_run_folder);
+  if (absl::IsNotFound(run.status())) return false;
+  LS_RETURN_IF_ERROR(run.status());
+  const std::string name = path.substr(path.rfind('/') + 1);
+  const UniqueFd workdir(
+      ::openat(run->get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!workdir.valid()) return false;  // what else is there has a folder not take its name
+  LS_RETURN_IF_ERROR(CheckOwner(workdir.get(), path));
+  return true;
 }
 
 }  // namespace
@@ -164,7 +180,15 @@ absl::StatusOr<std::string> Workdirs::Transfer(const std::string& id) {
 }
 
 std::optional<absl::Status> Workdirs::Make(Wish& wish) {
-  if (IsFolder(WorkFolder(wish.assignment))) return absl::OkStatus();
+  std::optional<Account> account;
+  if (settings_.as_users) {
+    LS_ASSIGN_OR_RETURN(account, FindAccount(wish.assignment.user(), settings_.allow_root));
+  }
+  {
+    const AsAccount as(account);
+    LS_ASSIGN_OR_RETURN(const bool there, IsThere(wish.assignment, settings_.own_run_folder));
+    if (there) return absl::OkStatus();
+  }
   const absl::StatusOr<std::string> bytes = Take(wish);
   if (!bytes.ok() && !wish.has_place) {
     wish.transfers = true;
@@ -175,19 +199,16 @@ std::optional<absl::Status> Workdirs::Make(Wish& wish) {
     GiveBack(wish);
   }
   changed_.NotifyAll();
-  if (bytes.ok()) return Unpack(wish.assignment, *bytes);
+  if (bytes.ok()) return Unpack(wish.assignment, account, *bytes);
   const absl::StatusCode code =
       Passes(bytes.status()) ? absl::StatusCode::kUnavailable : bytes.status().code();
   return absl::Status(code, absl::StrCat("the job's workdir does not come from the coordinator: ",
                                          std::string(bytes.status().message())));
 }
 
-absl::Status Workdirs::Unpack(const WorkerAssignment& assignment, const std::string& bytes) {
+absl::Status Workdirs::Unpack(const WorkerAssignment& assignment,
+                              const std::optional<Account>& account, const std::string& bytes) {
   const std::string folder = WorkFolder(assignment);
-  std::optional<Account> account;
-  if (settings_.as_users) {
-    LS_ASSIGN_OR_RETURN(account, FindAccount(assignment.user(), settings_.allow_root));
-  }
   const AsAccount as(account);
   LS_RETURN_IF_ERROR(MakeRunFolder(assignment, settings_.own_run_folder));
   // Hosts may share the run's folder: the first one to be done gives it its name.
@@ -200,7 +221,8 @@ absl::Status Workdirs::Unpack(const WorkerAssignment& assignment, const std::str
   if (made.ok() && ::rename(making.c_str(), folder.c_str()) != 0) made = ErrnoStatus(errno, folder);
   if (made.ok()) return made;
   std::filesystem::remove_all(making, ignored);
-  return IsFolder(folder) ? absl::OkStatus() : made;
+  LS_ASSIGN_OR_RETURN(const bool there, IsThere(assignment, settings_.own_run_folder));
+  return there ? absl::OkStatus() : made;
 }
 
 }  // namespace lockstep::launcher

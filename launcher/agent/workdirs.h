@@ -23,6 +23,7 @@
 #include "common/thread.h"
 #include "coordinator/client/package_store.h"
 #include "coordinator/client/packages.h"
+#include "launcher/agent/account.h"
 #include "proto/coordinator.pb.h"
 
 namespace lockstep::launcher {
@@ -56,7 +57,7 @@ class Workdirs {
   // Makes the folder in which the assignment's worker starts, if it is not there, and calls `done`
   // on a thread of this class: of one job in the order of the calls, of several jobs at the same
   // time. Does not block. `done`'s errors: Unavailable (the coordinator does not give the package),
-  // DataLoss, those of writing.
+  // DataLoss, FailedPrecondition (another than the job's user made the folder), those of writing.
   void Prepare(const WorkerAssignment& assignment, std::function<void(const absl::Status&)> done);
 
  private:
@@ -73,7 +74,9 @@ class Workdirs {
   void PutBack(Wish wish) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Makes the wish's folder. Nothing: it was put back, since its package has to be transferred.
   std::optional<absl::Status> Make(Wish& wish);
-  absl::Status Unpack(const WorkerAssignment& assignment, const std::string& bytes);
+  // As `account`, where there is one.
+  absl::Status Unpack(const WorkerAssignment& assignment, const std::optional<Account>& account,
+                      const std::string& bytes);
   // The package, from the coordinator if the wish has a place for that. NotFound: it has none.
   absl::StatusOr<std::string> Take(Wish& wish);
   // Others may have the wish's place for a transfer, and its package.

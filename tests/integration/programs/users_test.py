@@ -271,6 +271,8 @@ sys.exit(1 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
 class AsUsers(harness.ProgramTest):
     """An agent of root's that runs jobs as those who submitted them."""
 
+    OTHER = 20001  # a user who does harm
+
     def setUp(self):
         super().setUp()
         # Folders above the built programs may be closed to others.
@@ -283,6 +285,10 @@ class AsUsers(harness.ProgramTest):
         os.mkdir(self.home, 0o755)
         os.chown(self.home, self.nobody.pw_uid, self.nobody.pw_gid)
         os.chmod(self.dir, 0o755)
+        # Where a job's process writes only if it runs the other user's program.
+        os.mkdir(os.path.join(self.public, "loot"))
+        os.chmod(os.path.join(self.public, "loot"), 0o1777)
+        self.stolen = os.path.join(self.public, "loot", "stolen")
         _, self.address = self.start_coordinator("--local-users", listen=f"unix:{self.public}/socket",
                                                  preexec_fn=lambda: os.umask(0o077))
 
@@ -293,8 +299,8 @@ class AsUsers(harness.ProgramTest):
     def environment(self, **more):
         return dict(super().environment(**more), LOCKSTEP_WORKER=os.path.join(self.public, "worker"))
 
-    def as_nobody(self, *arguments):
-        child = self.start(os.path.join(self.public, "launcher"), *arguments, cwd=self.home, user=self.nobody.pw_uid, group=self.nobody.pw_gid, extra_groups=[],
+    def as_nobody(self, *arguments, cwd=None):
+        child = self.start(os.path.join(self.public, "launcher"), *arguments, cwd=cwd or self.home, user=self.nobody.pw_uid, group=self.nobody.pw_gid, extra_groups=[],
                            env={"XDG_RUNTIME_DIR": "", "LOCKSTEP_WORKER": "", "LOCKSTEP_COORDINATOR": self.address})
         return self.finish(child, 60)
 
@@ -345,6 +351,54 @@ class AsUsers(harness.ProgramTest):
         code, out, err = self.as_nobody("submit", "-o", "json", path)
         self.assertEqual(code, 0, out + err)
         self.assertEqual(json.loads(out.strip().splitlines()[-1])["state"], "SUCCEEDED")
+
+    def refused(self, folder, attack):
+        """Submits nobody's job in `folder`, has another user do `attack` before it runs, and looks how it fails."""
+        path = os.path.join(folder, "job.yaml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("name: prey\nrun: [python3, train.py]\nworkdir: code\nsecrets: {KEY: the-secret}\n")
+        os.makedirs(f"{folder}/code", exist_ok=True)
+        with open(f"{folder}/code/train.py", "w", encoding="utf-8") as file:
+            file.write("print('of the user')\n")
+        code, out, err = self.as_nobody("submit", "--hold", "--no-follow", "-o", "json", "job.yaml", cwd=folder)
+        self.assertEqual(code, 0, out + err)
+        job = json.loads(out)["job"]
+        for command in attack:
+            subprocess.run(["/bin/sh", "-c", "umask 0; " + command.format(run=f"prey-{job}")], check=True, cwd=folder,
+                           user=self.OTHER, group=self.OTHER, extra_groups=[])
+        self.assertEqual(self.as_nobody("release", job)[0], 0)
+        status = wait_until(lambda: (s := json.loads(self.as_nobody("describe", "-o", "json", job)[1])["job"]["status"])["state"]
+                            in ("SUCCEEDED", "FAILED") and s, 60, "it ends")
+        self.assertFalse(os.path.exists(self.stolen), "another user's code ran")
+        self.assertEqual(status["state"], "FAILED", status)
+        return job, status["reason"]
+
+    def test_what_another_user_made_is_no_jobs_folder(self):
+        runs = os.path.join(self.public, "runs")
+        os.mkdir(runs)
+        os.chmod(runs, 0o1777)
+        self.join(f"--runs-dir={runs}")
+        train = f"echo \"open('{self.stolen}', 'w')\" > {runs}/{{run}}/workdir/train.py"
+        for attack in ([f"mkdir -p {runs}/{{run}}/workdir", train],
+                       [f"mkdir -p {runs}/{{run}}/logs", f"touch {runs}/{{run}}/logs/0.log"],
+                       [f"ln -s {self.home} {runs}/{{run}}"]):
+            job, reason = self.refused(self.home, attack)
+            self.assertIn(f"{runs}/prey-{job}", reason)
+            self.assertIn("symbolic link" if "ln" in attack[0] else f"was made by user {self.OTHER}: remove it", reason)
+            if "logs" in attack[0]:
+                self.assertEqual(os.path.getsize(f"{runs}/prey-{job}/logs/0.log"), 0)
+        self.assertEqual(sorted(os.listdir(self.home)), ["code", "job.yaml"])
+
+    def test_another_users_folder_of_runs_is_not_used(self):
+        shared = os.path.join(self.public, "shared")
+        os.mkdir(shared)
+        os.chmod(shared, 0o1777)
+        subprocess.run(["/bin/sh", "-c", "umask 0; mkdir runs"], check=True, cwd=shared, user=self.OTHER,
+                       group=self.OTHER, extra_groups=[])
+        self.join()
+        train = f"echo \"open('{self.stolen}', 'w')\" > runs/{{run}}/workdir/train.py"
+        _, reason = self.refused(shared, ["mkdir -p runs/{run}/workdir", train])
+        self.assertIn(f"'{shared}/runs', in which runs lie, was made by user {self.OTHER}", reason)
 
     def test_roots_jobs_need_a_flag(self):
         self.join()

@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "job/job_file.h"
+#include "launcher/agent/account.h"
 #include "launcher/agent/devices.h"
 #include "launcher/agent/identity.h"
 #include "launcher/agent/run_folder.h"
@@ -251,6 +252,92 @@ TEST_F(RunFolderTest, OnTheWayThereOnlyLinksOfTheOwnUserAreFollowed) {
   WorkerAssignment own = Assignment(path);
   own.set_run_dir(path + "/runs/mine");
   EXPECT_TRUE(OpenRunLog(own, /*own=*/true).ok());
+}
+
+// The folders of jobs of users' own where other users can make some, too.
+class RunFolderOfAUserTest : public RunFolderTest {
+ protected:
+  static constexpr uid_t kUser = 65534, kOther = 20001;
+
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root's agent runs jobs as their users";
+    ASSERT_EQ(::chmod(path.c_str(), 01777), 0);
+    MakeFolder(runs, 0, 01777);
+  }
+
+  static void MakeFolder(const std::string& folder, uid_t owner, mode_t mode) {
+    fs::create_directories(folder);
+    ASSERT_EQ(::chown(folder.c_str(), owner, owner), 0);
+    ASSERT_EQ(::chmod(folder.c_str(), mode), 0);
+  }
+
+  // What comes of the user's job in `runs`, which the agent's user named if `own`.
+  absl::Status Open(bool own) const {
+    WorkerAssignment assignment = Assignment(path);
+    if (own) assignment.set_run_dir(run);
+    const AsAccount as(Account{"user", "/", kUser, kUser, {kUser}});
+    return OpenRunLog(assignment, own).status();
+  }
+
+  void ExpectRefused(const std::string& what, const std::string& why) const {
+    for (const bool own : {false, true}) {
+      const absl::Status opened = Open(own);
+      EXPECT_EQ(opened.code(), absl::StatusCode::kFailedPrecondition) << what << ": " << opened;
+      EXPECT_THAT(opened.message(), AllOf(HasSubstr("'" + what + "'"), HasSubstr(why)));
+    }
+  }
+
+  const std::string runs = path + "/runs", run = runs + "/mnist-a1";
+};
+
+TEST_F(RunFolderOfAUserTest, IsTheUsersOwn) {
+  for (const bool own : {true, true, false}) ASSERT_TRUE(Open(own).ok()) << Open(own);
+  // What a job of another's left there is no matter of an agent that has no users.
+  MakeFolder(run, kOther, 0700);
+  EXPECT_TRUE(OpenRunLog(Assignment(path), /*own=*/false).ok());
+}
+
+TEST_F(RunFolderOfAUserTest, WhatAnotherMadeThereIsNotTaken) {
+  MakeFolder(run, kOther, 0777);
+  ExpectRefused(run, "was made by user 20001: remove it");
+  MakeFolder(run, kUser, 0777);
+  for (const char* name : {"logs", "errors"}) {
+    MakeFolder(run + "/" + name, kOther, 0777);
+    ExpectRefused(run + "/" + name, "was made by user 20001: remove it");
+    MakeFolder(run + "/" + name, kUser, 0700);
+  }
+  const std::string log = run + "/logs/3.log";
+  std::ofstream(log) << "";
+  ASSERT_EQ(::chown(log.c_str(), kOther, kOther), 0);
+  ASSERT_EQ(::chmod(log.c_str(), 0666), 0);
+  EXPECT_THAT(Open(true).message(), HasSubstr(log + "' was made by user 20001: remove it"));
+  EXPECT_THAT(Open(false).message(), HasSubstr(log + "' was made by user 20001: remove it"));
+  EXPECT_EQ(Read(log), "");
+}
+
+TEST_F(RunFolderOfAUserTest, IsNoLink) {
+  MakeFolder(path + "/home", kUser, 0700);
+  fs::create_symlink(path + "/home", run);
+  ASSERT_EQ(::lchown(run.c_str(), kOther, kOther), 0);
+  for (const bool own : {false, true}) {
+    EXPECT_EQ(Open(own).code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(Open(own).message(), AllOf(HasSubstr(run), HasSubstr("symbolic link")));
+  }
+  EXPECT_TRUE(fs::is_empty(path + "/home"));
+}
+
+TEST_F(RunFolderOfAUserTest, NobodyElseCanPutAnotherInItsPlace) {
+  MakeFolder(runs, kOther, 0777);
+  for (const bool own : {false, true}) {
+    EXPECT_THAT(Open(own).message(), HasSubstr("in which runs lie, was made by user 20001"));
+  }
+  for (const mode_t mode : {0777, 0770}) {
+    MakeFolder(runs, 0, mode);
+    ASSERT_EQ(::chown(runs.c_str(), 0, kUser), 0);
+    for (const bool own : {false, true}) EXPECT_THAT(Open(own).message(), HasSubstr("chmod +t"));
+  }
+  MakeFolder(runs, kUser, 0755);
+  EXPECT_TRUE(Open(true).ok()) << Open(true);
 }
 
 TEST_F(RunFolderTest, AFolderThatIsNotThereIsNamed) {

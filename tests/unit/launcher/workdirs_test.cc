@@ -2,7 +2,10 @@
 // How an agent comes by a job's workdir when its coordinator does not answer at once.
 #include "launcher/agent/workdirs.h"
 
+#include <pwd.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -136,10 +139,14 @@ class WorkdirsTest : public ::testing::Test {
     settings.client = std::make_unique<ScriptedPackages>(std::move(answers));
     settings.own_run_folder = true;
     settings.try_again = absl::ZeroDuration();
+    return Prepared(std::move(settings), Assignment("j", 0, package_));
+  }
+
+  static absl::Status Prepared(Workdirs::Settings settings, const WorkerAssignment& assignment) {
     Workdirs workdirs(std::move(settings));
     absl::Status status;
     absl::Notification done;
-    workdirs.Prepare(Assignment("j", 0, package_), [&](const absl::Status& made) {
+    workdirs.Prepare(assignment, [&](const absl::Status& made) {
       status = made;
       done.Notify();
     });
@@ -172,6 +179,43 @@ TEST_F(WorkdirsTest, ACoordinatorThatEndsMeanwhileHasASuccessor) {
                 absl::UnavailableError("Socket closed"), absl::CancelledError(), package_.bytes});
   ASSERT_TRUE(made.ok()) << made;
   EXPECT_TRUE(fs::exists(path_ + "/run-j/workdir/train.py"));
+}
+
+TEST_F(WorkdirsTest, AFolderThatAnotherMadeIsNoUsersWorkdir) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root's agent runs jobs as their users";
+  ASSERT_EQ(::chmod(path_.c_str(), 01777), 0);
+  const uid_t user = 65534, other = 20001;
+  ASSERT_NE(::getpwnam("nobody"), nullptr);
+  const auto prepared = [&] {
+    Workdirs::Settings settings;
+    settings.client = std::make_unique<ScriptedPackages>(
+        std::vector<absl::StatusOr<std::string>>{package_.bytes, package_.bytes});
+    settings.own_run_folder = true;
+    settings.as_users = true;
+    WorkerAssignment assignment = Assignment("j", 0, package_);
+    assignment.set_user("nobody");
+    return Prepared(std::move(settings), assignment);
+  };
+  const std::string run = path_ + "/run-j", workdir = run + "/workdir";
+  const auto give = [](const std::string& folder, uid_t owner) {
+    ASSERT_EQ(::chown(folder.c_str(), owner, owner), 0);
+  };
+  // A whole run's folder, and a workdir in the user's.
+  fs::create_directories(workdir);
+  std::ofstream(workdir + "/train.py") << "print('of another')\n";
+  give(run, other);
+  give(workdir, other);
+  EXPECT_THAT(std::string(prepared().message()),
+              HasSubstr("'" + run + "' was made by user 20001: remove it"));
+  give(run, user);
+  EXPECT_THAT(std::string(prepared().message()),
+              HasSubstr("'" + workdir + "' was made by user 20001: remove it"));
+  fs::remove_all(run);
+  ASSERT_TRUE(prepared().ok());
+  struct stat info {};
+  ASSERT_EQ(::stat((workdir + "/train.py").c_str(), &info), 0);
+  EXPECT_EQ(info.st_uid, user);
+  EXPECT_TRUE(prepared().ok()) << "a second worker's";
 }
 
 TEST_F(WorkdirsTest, OneThatDoesNotHaveItIsBelieved) {
