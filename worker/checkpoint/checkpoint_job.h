@@ -93,6 +93,7 @@ class CheckpointJob {
   }
   absl::Duration held() const { return absl::Nanoseconds(held_.load(std::memory_order_relaxed)); }
   int64_t step() const { return settings_.manifest.step; }
+  int64_t best_step() const { return settings_.manifest.best_step; }
   int parts() const { return settings_.layout->parts(); }
 
  private:

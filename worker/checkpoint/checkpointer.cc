@@ -9,7 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_place.h"
-#include "checkpoint/sha256.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -76,6 +75,7 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step,
   rank_ = communicator.rank();
   world_ = communicator.world_size();
   generation_ = communicator.generation();
+  best_here_ = 0;
   if (CannotSave() && rank_ == 0) {
     LS_LOG_WARNING << "no checkpoint is saved: train.zero_stage: 1 over several hosts needs a "
                    << "checkpoint.dir that all of them share, and " << settings_.folder
@@ -429,63 +429,6 @@ absl::StatusOr<std::string> Checkpointer::SaveAlone(int64_t step, const Decided&
   LS_ASSIGN_OR_RETURN(saved, FindSaved(step));
   if (!saved.empty()) return saved;
   return absl::UnavailableError(absl::StrCat("it could not be written to ", settings_.folder));
-}
-
-std::string Checkpointer::BestPath(int64_t step) const {
-  return absl::StrCat(settings_.folder, "/", checkpoint::BestName(step));
-}
-
-void Checkpointer::KeepBest(int64_t step, const std::string& path, const std::string& sha256,
-                            const std::function<bool()>& go_on) {
-  const std::string to = BestPath(step);
-  absl::Status kept;
-  if (path != to) kept = settings_.storage->MakeFolder(settings_.folder);
-  if (kept.ok() && path != to) kept = CheckBestIsOurs(step, sha256, go_on);
-  if (kept.ok() && path != to) kept = settings_.storage->Link(path, to, go_on);
-  if (kept.ok()) return NoteKept(step, sha256);
-  if (MatchBest(step, sha256, go_on) == checkpoint::FileMatch::kSame) return;
-  LS_LOG_WARNING << "the weights of step " << step
-                 << ", the best so far, are not kept with the checkpoints: " << kept.message()
-                 << "; training goes on: " << SavingAdvice(kept);
-}
-
-absl::Status Checkpointer::CheckBestIsOurs(int64_t step, const std::string& sha256,
-                                           const std::function<bool()>& go_on) {
-  checkpoint::Manifest own = settings_.identity;
-  own.sequence = sequence_.load();
-  own.best_step = step;
-  own.best_sha256 = sha256;
-  const absl::StatusOr<checkpoint::FolderContents> contents =
-      checkpoint::FindCheckpoints(settings_.storage, settings_.folder);
-  if (contents.ok()) {
-    if (own.sequence == 0) own.sequence = RunNumberOf(own, settings_.takes_over, *contents);
-    const checkpoint::FoundCheckpoint* const rival = checkpoint::RivalOfBest(*contents, own);
-    if (rival != nullptr) return checkpoint::RivalError(settings_.folder, rival->manifest);
-  }
-  if (!others_.load()) return absl::OkStatus();
-  // Checkpoints that know of what is there may be still to come.
-  const auto there = checkpoint::HashFile(settings_.storage, BestPath(step), go_on);
-  if (!there.ok() || there->sha256 == sha256) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat("another run that uses ", settings_.folder,
-                                         ", too, may have kept its own as ",
-                                         checkpoint::BestName(step)));
-}
-
-void Checkpointer::NoteKept(int64_t step, const std::string& sha256) {
-  absl::MutexLock lock(&best_mu_);
-  kept_best_ = {step, sha256};
-}
-
-checkpoint::FileMatch Checkpointer::MatchBest(int64_t step, const std::string& sha256,
-                                              const std::function<bool()>& go_on) {
-  {
-    absl::MutexLock lock(&best_mu_);
-    if (kept_best_ == std::pair(step, sha256)) return checkpoint::FileMatch::kSame;
-  }
-  const checkpoint::FileMatch match =
-      checkpoint::MatchFile(settings_.storage, BestPath(step), sha256, go_on);
-  if (match == checkpoint::FileMatch::kSame) NoteKept(step, sha256);
-  return match;
 }
 
 }  // namespace lockstep::worker

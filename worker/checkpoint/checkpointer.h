@@ -160,8 +160,10 @@ class Checkpointer {
   bool KeepsBestToo() const { return copies_.count() > 1 && copies_.writes(rank_); }
   // Keeps the weights in the file `path`, which has that sha256, as those of the best evaluation,
   // of `step`; `path` may be where they are kept. When they cannot be kept, that is said, and what
-  // is there under their name, as of another run, stays. `go_on`, which may be empty, is asked
-  // while a file is read or copied. Blocks for the disk.
+  // is there under their name, as of another run, stays. Those that this rank kept before them in
+  // this generation go, in the thread, unless a checkpoint that is there or under way knows of
+  // them. `go_on`, which may be empty, is asked while a file is read or copied. Blocks for the
+  // disk.
   void KeepBest(int64_t step, const std::string& path, const std::string& sha256,
                 const std::function<bool()>& go_on);
   // Compares what is kept under their name with them; once it was the same, no more. `go_on` as
@@ -216,6 +218,9 @@ class Checkpointer {
   absl::Status Settle(Communicator* communicator, absl::Time deadline);
   // The best weights, of `step`, are in the folder.
   void NoteKept(int64_t step, const std::string& sha256);
+  // Those of `step` are kept: has what they take the place of removed when nobody knows of it. Of
+  // another generation it stays, as others may have saved for the run since.
+  void RemoveReplacedBest(int64_t step);
   // The newest step that is saved, in all folders. Collective.
   absl::StatusOr<int64_t> SavedStep(Communicator* communicator, absl::Time deadline);
 
@@ -254,6 +259,7 @@ class Checkpointer {
   std::shared_ptr<CheckpointJob> job_;  // this rank's part of the newest, if it has one
   bool copying_ = false;                // that job's copy may still be made
   int64_t restored_step_ = -1;          // that the state was taken from
+  int64_t best_here_ = 0;               // whose weights were kept last in this generation; 0: none
   absl::Mutex best_mu_;
   // The best weights that are known to be in the folder: their step, their sha256.
   std::pair<int64_t, std::string> kept_best_ ABSL_GUARDED_BY(best_mu_);

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// The best weights beside the checkpoints: what takes the place of others, and what stays.
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/sha256.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/checkpoint/resealed_manifest.h"
+#include "tests/unit/worker/checkpoint_life.h"
+
+namespace lockstep::worker {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+
+class KeptBestTest : public CheckpointerTest {
+ protected:
+  using Steps = std::vector<int64_t>;
+  KeptBestTest() { fs::create_directories(folder_); }
+
+  // Returns when the run has said in the folder that it is there.
+  static void Begin(Job* job) {
+    absl::Notification looked;
+    job->FindData([&looked](int) {
+      looked.Notify();
+      return std::vector<checkpoint::DataRecord>();
+    });
+    job->Enter();
+    looked.WaitForNotification();
+    job->FindData(nullptr);
+  }
+  // The evaluation after `step` was the best so far.
+  void Keep(Job* job, int64_t step) {
+    const std::string path = absl::StrCat(folder_, "-weights");
+    const std::string weights = absl::StrCat("weights of step ", step);
+    std::ofstream(path) << weights;
+    job->decided().best_step = step;
+    job->decided().best_sha256 = checkpoint::Sha256Hex(weights);
+    job->ranks()[0].checkpointer->KeepBest(step, path, job->decided().best_sha256, nullptr);
+    fs::remove(path);
+  }
+  // The steps whose weights are there, once nobody does anything in the folder.
+  Steps Kept(Job* job) {
+    for (Rank& rank : job->ranks()) rank.checkpointer.reset();
+    Steps steps;
+    for (int64_t step = 0; step < 1000; ++step) {
+      if (fs::exists(absl::StrCat(folder_, "/", checkpoint::BestName(step)))) steps.push_back(step);
+    }
+    return steps;
+  }
+};
+
+TEST_F(KeptBestTest, BetterOnesTakeThePlaceOfTheLast) {
+  Job job(folder_, 1);
+  job.Enter();
+  for (int64_t step = 1; step <= 50; ++step) Keep(&job, step);
+  EXPECT_THAT(Kept(&job), ElementsAre(50));
+}
+
+TEST_F(KeptBestTest, ThoseThatACheckpointKnowsStayAsLongAsItDoes) {
+  for (const bool again : {false, true}) {
+    fs::remove_all(folder_);
+    Job job(folder_, 1, "run", "", /*keep=*/1);
+    job.Enter();
+    Keep(&job, 1);
+    job.Step();
+    job.Step();
+    job.Complete();
+    for (const int64_t step : {3, 4, 5}) Keep(&job, step);
+    for (int i = 0; again && i < 4; ++i) job.Step();
+    if (again) job.Complete();
+    EXPECT_EQ(Kept(&job), again ? Steps({5}) : Steps({1, 5}));
+  }
+}
+
+// Its parts are durable, and whether they all are is known at the next boundary.
+TEST_F(KeptBestTest, ThoseOfTheCheckpointUnderWayStay) {
+  Job job(folder_, 2);
+  job.Enter();
+  Keep(&job, 1);
+  job.Step(/*due=*/true);
+  Keep(&job, 2);
+  EXPECT_TRUE(job.StepUntilSaved(1));
+  EXPECT_THAT(Kept(&job), ElementsAre(1, 2));
+}
+
+// One that a single rank writes appears when it is written, though the generation is over, and the
+// job may have another one under way by then.
+TEST_F(KeptBestTest, ThoseOfACheckpointOfTheLastGenerationStay) {
+  Job job(folder_, 1);
+  absl::Notification kept;
+  job.Ask([&kept](const checkpoint::Manifest& manifest) {
+    if (manifest.step == 1) kept.WaitForNotification();
+    return absl::OkStatus();
+  });
+  job.Enter();
+  Keep(&job, 1);
+  job.Step(/*due=*/true);
+  job.Connect();
+  job.Enter();
+  Keep(&job, 1);
+  job.Step(/*due=*/true);
+  Keep(&job, 2);
+  kept.Notify();
+  EXPECT_TRUE(job.StepUntilSaved(1));
+  EXPECT_THAT(Kept(&job), ElementsAre(1, 2));
+}
+
+// Meanwhile another rank may have kept and saved for the run.
+TEST_F(KeptBestTest, ThoseOfAnEarlierGenerationStayUntilTheNextCheckpoint) {
+  for (const bool saves : {false, true}) {
+    fs::remove_all(folder_);
+    Job job(folder_, 1);
+    job.Enter();
+    Keep(&job, 1);
+    job.Connect();
+    job.Enter();
+    Keep(&job, 2);
+    Keep(&job, 3);
+    for (int i = 0; saves && i < 4; ++i) job.Step();
+    if (saves) job.Complete();
+    EXPECT_EQ(Kept(&job), saves ? Steps({3}) : Steps({1, 3}));
+  }
+}
+
+TEST_F(KeptBestTest, ThoseThatSomethingUnreadMayKnowOfStay) {
+  Job job(folder_, 1);
+  job.Enter();
+  Keep(&job, 1);
+  job.Step();
+  job.Complete();
+  checkpoint::MakeNewer(folder_ + "/step-0000000001/manifest.json");
+  Keep(&job, 2);
+  EXPECT_THAT(Kept(&job), ElementsAre(1, 2));
+}
+
+TEST_F(KeptBestTest, WhereAnotherRunSavesAllStay) {
+  for (const bool before : {true, false}) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    Job other(folder_, 1, "other");
+    Job job(folder_, 1);
+    Begin(before ? &other : &job);
+    Begin(before ? &job : &other);
+    for (const int64_t step : {1, 2, 3}) Keep(&job, step);
+    EXPECT_THAT(Kept(&job), ElementsAre(1, 2, 3));
+  }
+}
+
+// Whoever dies over it leaves what the checkpoints know, and the new ones whole.
+TEST_F(KeptBestTest, WhatCannotBeRemovedCostsNothing) {
+  Job job(folder_, 1);
+  job.Enter();
+  Keep(&job, 1);
+  job.ranks()[0].storage->FailOn("remove best-");
+  ::testing::internal::CaptureStderr();
+  Keep(&job, 2);
+  EXPECT_THAT(Kept(&job), ElementsAre(1, 2));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+}  // namespace
+}  // namespace lockstep::worker
