@@ -21,6 +21,10 @@ constexpr absl::Duration kPoll = absl::Microseconds(50);
 // What ending may take: more means that the GPU hangs.
 constexpr absl::Duration kEndWithin = absl::Seconds(10);
 
+// Returns whether NCCL may be at work after such an answer: it gives either one when its thread has
+// begun.
+bool Began(NcclResult started) { return started == kNcclSuccess || started == kNcclInProgress; }
+
 }  // namespace
 
 absl::Status NcclGroup::WaitUntil(const std::function<absl::StatusOr<bool>()>& done,
@@ -60,9 +64,7 @@ absl::Status NcclGroup::AsyncError(const std::string& what, bool* busy) const {
 }
 
 absl::Status NcclGroup::Settle(NcclResult started, const std::string& what, const NcclWait& wait) {
-  if (started != kNcclSuccess && started != kNcclInProgress) {
-    return NcclStatus(api(), comm_, started, what);
-  }
+  if (!Began(started)) return NcclStatus(api(), comm_, started, what);
   return WaitUntil(
       [&]() -> absl::StatusOr<bool> {
         bool busy = false;
@@ -79,8 +81,7 @@ absl::StatusOr<T> NcclGroup::Fetch(const std::function<NcclResult(T*)>& call,
   const NcclResult started = call(place.get());
   const absl::Status status = Settle(started, what, wait);
   if (status.ok()) return *place;
-  // NCCL's thread may still write there: it is left to the process.
-  if (started == kNcclInProgress) place.release();
+  if (Began(started)) unfilled_.emplace_back(std::move(place));
   return status;
 }
 
@@ -96,22 +97,23 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(const NcclLibrary* 
   return made;
 }
 
-absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Await(NcclGroup* old,
+absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Await(NcclGroup* filler,
                                                             std::unique_ptr<NcclGroup> made,
                                                             NcclResult started,
                                                             const std::string& what,
                                                             const NcclWait& wait) {
-  // The new handle is filled in while the old communicator is busy, so that one is asked first.
-  absl::Status status = old == nullptr ? absl::OkStatus() : old->Settle(started, what, wait);
-  if (status.ok() && made->comm_ == nullptr) {
-    status = NcclStatus(made->api(), nullptr,
-                        started == kNcclInProgress ? kNcclInternalError : started, what);
+  if (filler != nullptr) {
+    const absl::Status status = filler->Settle(started, what, wait);
+    if (!status.ok()) {
+      if (Began(started)) filler->unfilled_.emplace_back(std::move(made));
+      return status;
+    }
   }
-  if (status.ok()) status = made->Settle(started, what, wait);
-  if (status.ok()) return made;
-  // NCCL's thread may still write into it: it is left to the process.
-  if (started == kNcclInProgress && made->comm_ == nullptr) made.release();
-  return status;
+  if (made->comm_ == nullptr) {
+    return NcclStatus(made->api(), nullptr, Began(started) ? kNcclInternalError : started, what);
+  }
+  LS_RETURN_IF_ERROR(made->Settle(started, what, wait));
+  return made;
 }
 
 absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Shrink(NcclGroup* old,
@@ -124,6 +126,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Shrink(NcclGroup* old,
   const NcclResult started =
       old->api().shrink(old->comm_, ranks.data(), static_cast<int>(ranks.size()), &made->comm_,
                         &config, kNcclShrinkAbort);
+  // The handle is filled in by the thread of the old communicator, which is busy as long.
   return Await(old, std::move(made), started, "shrinking NCCL's communicator", wait);
 }
 
@@ -137,17 +140,18 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Grow(
   const NcclResult started =
       library->api.grow(old == nullptr ? nullptr : old->comm_, world, gives_id ? &id : nullptr,
                         old == nullptr ? rank : -1, &made->comm_, &config);
-  return Await(old, std::move(made), started, "growing NCCL's communicator", wait);
+  // The handle is there at once, with a thread of its own.
+  return Await(nullptr, std::move(made), started, "growing NCCL's communicator", wait);
 }
 
 NcclGroup::~NcclGroup() {
   if (comm_ == nullptr) return;
-  // Of one that failed, windows go with it: to say so to the others might wait for them.
+  // Of one that failed or is busy, windows go with it: to say so to the others might wait for them.
   for (const NcclWindow window : windows_) {
-    if (whole()) api().window_deregister(comm_, window);
+    if (whole() && unfilled_.empty()) api().window_deregister(comm_, window);
   }
   const NcclResult ended = api().abort(comm_);
-  if (ended != kNcclSuccess && ended != kNcclInProgress) {
+  if (!Began(ended)) {
     LS_LOG_WARNING << "NCCL's communicator could not be ended: " << api().error_string(ended);
   }
   NcclWait wait;
@@ -172,8 +176,7 @@ absl::Status NcclGroup::Group(const std::function<NcclResult()>& calls, const st
   LS_RETURN_IF_ERROR(NcclStatus(api(), comm_, api().group_start(), what));
   const NcclResult called = calls();
   const NcclResult ended = api().group_end();
-  const bool good = called == kNcclSuccess || called == kNcclInProgress;
-  return Settle(good ? ended : called, what, wait);
+  return Settle(Began(called) ? ended : called, what, wait);
 }
 
 absl::Status NcclGroup::Finish(const std::string& what, const NcclWait& wait) {

@@ -80,7 +80,9 @@ class NcclGroup {
  private:
   NcclGroup(const NcclLibrary* library, GpuQueue* queue, int world, int rank)
       : library_(library), queue_(queue), world_(world), rank_(rank) {}
-  static absl::StatusOr<std::unique_ptr<NcclGroup>> Await(NcclGroup* old,
+  // Until `made` can be used. `filler`: the communicator whose thread fills in its handle; null:
+  // the handle is there.
+  static absl::StatusOr<std::unique_ptr<NcclGroup>> Await(NcclGroup* filler,
                                                           std::unique_ptr<NcclGroup> made,
                                                           NcclResult started,
                                                           const std::string& what,
@@ -103,6 +105,10 @@ class NcclGroup {
   NcclComm comm_ = nullptr;
   bool revoked_ = false;
   std::vector<NcclWindow> windows_;
+  // Where NCCL's thread still writes, of calls that were given up: a communicator made of this one
+  // (which it then fills in, for better or worse), or what Fetch asks for. They go when this one
+  // has been aborted, which ends that thread.
+  std::vector<std::shared_ptr<void>> unfilled_;
 };
 
 }  // namespace lockstep

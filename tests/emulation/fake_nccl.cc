@@ -23,10 +23,36 @@
 namespace lockstep::fake_nccl {
 namespace {
 
-// What a handle points to. Work on a stream keeps the communicator alive.
+// Work on a stream keeps the communicator alive.
 using Held = std::shared_ptr<Comm>;
-Held& Of(NcclComm handle) { return *reinterpret_cast<Held*>(handle); }
-NcclComm NewHandle(Held comm) { return reinterpret_cast<NcclComm>(new Held(std::move(comm))); }
+
+// What a call that has returned success still does, and writes when it is over, as NCCL's thread
+// would: when it has been waited for, or, whatever became of it, when the communicator is aborted.
+struct Late {
+  std::function<bool()> over;
+  std::function<void(bool aborted)> write;
+};
+
+// What a handle points to.
+struct Handle {
+  Held comm;
+  std::vector<Late> late;
+};
+Handle& HandleOf(NcclComm handle) { return *reinterpret_cast<Handle*>(handle); }
+Held& Of(NcclComm handle) { return HandleOf(handle).comm; }
+NcclComm NewHandle(Held comm) {
+  return reinterpret_cast<NcclComm>(new Handle{std::move(comm), {}});
+}
+
+// Returns whether a call that has returned still works.
+bool StillWorks(Handle* handle) {
+  for (const Late& each : handle->late) {
+    if (!each.over()) return true;
+  }
+  for (const Late& each : handle->late) each.write(false);
+  handle->late.clear();
+  return false;
+}
 
 std::mutex mu;
 Enqueue enqueue_hook = nullptr;
@@ -197,8 +223,9 @@ NcclResult ncclCommInitRankConfig(NcclComm* comm, int ranks, NcclUniqueId id, in
 
 NcclResult ncclCommAbort(NcclComm comm) {
   fake::Count(&fake::Counts::aborts);
+  for (const fake::Late& each : fake::HandleOf(comm).late) each.write(true);
   fake::Of(comm)->End();
-  delete &fake::Of(comm);
+  delete &fake::HandleOf(comm);
   return kNcclSuccess;
 }
 
@@ -216,7 +243,7 @@ const char* ncclGetErrorString(NcclResult result) {
 const char* ncclGetLastError(NcclComm) { return "asked for by a test"; }
 
 NcclResult ncclCommGetAsyncError(NcclComm comm, NcclResult* error) {
-  *error = fake::Of(comm)->State();
+  *error = fake::StillWorks(&fake::HandleOf(comm)) ? kNcclInProgress : fake::Of(comm)->State();
   return kNcclSuccess;
 }
 
@@ -263,12 +290,17 @@ NcclResult ncclMemFree(void* memory) {
   return kNcclSuccess;
 }
 
-NcclResult ncclCommWindowRegister(NcclComm, void* memory, size_t, NcclWindow* window, int) {
+NcclResult ncclCommWindowRegister(NcclComm comm, void* memory, size_t, NcclWindow* window, int) {
   if (reinterpret_cast<uintptr_t>(memory) % lockstep::kNcclWindowAlignment != 0) {
     return lockstep::kNcclInvalidArgument;
   }
   fake::Count(&fake::Counts::windows);
-  *window = static_cast<NcclWindow>(memory);
+  *window = nullptr;
+  fake::HandleOf(comm).late.push_back({[looks = 0]() mutable { return ++looks > 1; },
+                                       [window, memory](bool aborted) {
+                                         *window =
+                                             aborted ? nullptr : static_cast<NcclWindow>(memory);
+                                       }});
   return kNcclSuccess;
 }
 
@@ -291,8 +323,18 @@ NcclResult ncclCommShrink(NcclComm comm, int* excluded, int count, NcclComm* mad
   }
   std::erase(addresses, "");
   fake::Of(comm)->End();
-  return fake::Make({fake::NameFrom(old.name(), what), "", addresses}, old.world() - count, rank,
-                    made);
+  NcclComm child = nullptr;
+  const NcclResult begun = fake::Make({fake::NameFrom(old.name(), what), "", addresses},
+                                      old.world() - count, rank, &child);
+  if (begun != kNcclInProgress) return begun;
+  *made = nullptr;
+  fake::HandleOf(comm).late.push_back(
+      {[child] { return fake::Of(child)->State() != kNcclInProgress; },
+       [child, made](bool aborted) {
+         if (aborted) fake::Of(child)->End();
+         *made = child;
+       }});
+  return kNcclSuccess;
 }
 
 NcclResult ncclCommGetUniqueId(NcclComm comm, NcclUniqueId* id) {
