@@ -10,6 +10,7 @@ namespace {
 constexpr size_t kLongestName = 255;  // as of the id that an agent reads from its file
 constexpr int kMostLabels = 256;
 constexpr size_t kLongestProblem = 4096;
+constexpr int kMostSlots = 65536;
 
 // The text is not repeated, as it may be very long.
 std::string TooLong(absl::string_view what, size_t bytes) {
@@ -25,6 +26,13 @@ std::string WhyMalformed(const AgentHello& hello) {
   if (std::string why = TooLong("host", hello.host().size()); !why.empty()) return why;
   if (std::string why = TooLong("incarnation", hello.incarnation().size()); !why.empty()) {
     return why;
+  }
+  if (hello.slots() < 0 || hello.slots() > kMostSlots) {
+    return absl::StrCat("the agent has ", hello.slots(), " slots, and may have 0 to ", kMostSlots);
+  }
+  if (hello.cores() < 0) return absl::StrCat("the agent has ", hello.cores(), " cores");
+  if (hello.memory() < 0) {
+    return absl::StrCat("the agent has ", hello.memory(), " bytes of memory");
   }
   if (hello.labels_size() > kMostLabels) {
     return absl::StrCat("the agent has ", hello.labels_size(), " labels, and may have ",

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/already_so.h"
 #include "common/check.h"
+#include "common/status.h"
 #include "coordinator/core/access.h"
 #include "coordinator/core/command.h"
 #include "coordinator/core/failures.h"
@@ -67,6 +68,20 @@ absl::Status CheckRequest(const SubmitJobRequest& request) {
   return absl::OkStatus();
 }
 
+// What else the job may have at once, later.
+absl::Status CheckMostWorkers(const JobSpec& spec) {
+  const std::pair<const char*, int> bounds[] = {
+      {"elastic.max_workers", spec.elastic().max_workers()},
+      {"resources.standby", spec.resources().standby()},
+  };
+  for (const auto& [key, value] : bounds) {
+    if (value <= kMaxWorkers) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, " is ", value, ": a job has at most ", kMaxWorkers, " workers"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSpec(const JobSpec& spec) {
   const int64_t nodes = spec.resources().nodes();
   const int64_t per_node = spec.resources().nproc_per_node();
@@ -84,11 +99,14 @@ absl::Status CheckSpec(const JobSpec& spec) {
   if (const std::string why = job::WhyNotCounted(spec); !why.empty()) {
     return absl::InvalidArgumentError(why);
   }
-  const int64_t workers = job::WantedWorkers(spec);
-  if (nodes > kMaxWorkers || per_node > kMaxWorkers || workers > kMaxWorkers) {
+  // The product of larger ones may be no number that WantedWorkers can return.
+  const int64_t workers = std::max(nodes, per_node) > kMaxWorkers ? std::max(nodes, per_node)
+                                                                  : job::WantedWorkers(spec);
+  if (workers > kMaxWorkers) {
     return absl::InvalidArgumentError(absl::StrCat("a job has at most ", kMaxWorkers,
                                                    " workers; asked for ", nodes, " x ", per_node));
   }
+  LS_RETURN_IF_ERROR(CheckMostWorkers(spec));
   if (spec.has_run()) {
     if (spec.run().command_size() > 0) return absl::OkStatus();
     return absl::InvalidArgumentError("the job's 'run' has no command");

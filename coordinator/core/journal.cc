@@ -12,6 +12,7 @@
 #include "coordinator/core/accounting.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/health.h"
+#include "coordinator/core/job_machine.h"
 #include "coordinator/core/job_record.h"
 #include "coordinator/core/node_record.h"
 #include "coordinator/core/nodes.h"
@@ -114,7 +115,7 @@ bool RestoreRow(const Row& row, absl::Time now, State& state,
   if (kind == "job") {
     JobRecord record;
     if (!record.ParseFromString(row.value) || record.job_id() != id) return false;
-    if (record.slots() < 0 || record.slots() > kMaxWorkers) return false;
+    if (record.slots() < 0) return false;
     places[id].count = record.slots();
     FromRecord(record, state.jobs[id], now);
     return true;
@@ -129,7 +130,7 @@ bool RestoreRow(const Row& row, absl::Time now, State& state,
     const std::string job_id = id.substr(0, id.find('/'));
     int index = 0;
     if (!absl::SimpleAtoi(id.substr(std::min(id.size(), job_id.size() + 1)), &index)) return false;
-    if (index < 0 || index >= kMaxWorkers || row.key != WorkerKey(job_id, index)) return false;
+    if (index < 0 || row.key != WorkerKey(job_id, index)) return false;
     places[job_id].rows[index] = &row;
     return true;
   }
@@ -148,6 +149,8 @@ absl::Status Damaged(const std::string& key) {
 
 absl::Status RestorePlaces(const std::string& id, const Places& places, absl::Time now, Job& job) {
   const size_t count = std::max(static_cast<size_t>(places.count), places.rows.size());
+  // Earlier versions let a job have more, and wrote a row of each.
+  if (count > kMaxWorkers && count > places.rows.size()) return Damaged(JobKey(id));
   job.slots.reserve(places.rows.size());
   const bool of_earlier = job.left_nodes.empty();
   for (size_t i = 0; i < count; ++i) {
@@ -165,6 +168,19 @@ absl::Status RestorePlaces(const std::string& id, const Places& places, absl::Ti
     if (of_earlier && slot.vacant() && !slot.node_id.empty()) job.left_nodes.insert(slot.node_id);
   }
   return absl::OkStatus();
+}
+
+// A job that has, or will have, more workers than there may be, as earlier versions let it, ends;
+// all others go on.
+void EndTooLarge(State& state, absl::Time now, Job& job) {
+  const int workers = std::max(static_cast<int>(job.slots.size()), job.wanted_workers());
+  if (job.final() || workers <= kMaxWorkers) return;
+  if (job.ending && job.ending->target == PENDING) job.ending.reset();
+  job.preempted.reset();
+  Context context(state, now, state.unsettled.effects);
+  BeginEnding(context, job, FAILED,
+              absl::StrCat("it has ", workers, " workers, and a job has at most ", kMaxWorkers),
+              /*exit_code=*/1, /*kill=*/true);
 }
 
 // A job whose submission could not be written was never accepted.
@@ -366,6 +382,7 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
           std::max({state.serial, worker.died_serial, worker.failed_serial, worker.verdict_serial});
     }
   }
+  for (auto& [id, job] : state.jobs) EndTooLarge(state, now, job);
   // Nobody is judged before everybody had the time to connect again.
   ForgiveTime(state, now + options.reconnect);
   state.last_step = now;

@@ -11,7 +11,7 @@ namespace {
 // The nodes with room for `each` workers, and how much; empty if all have less than `least`.
 Placement Candidates(const Ask& ask, const Offer& offer, int each, int least) {
   Placement all;
-  int rooms = 0;
+  int64_t rooms = 0;
   const int nodes = static_cast<int>(offer.cluster.nodes.size());
   for (int node = 0; node < nodes; ++node) {
     const int room = RoomOn(ask, offer, node);

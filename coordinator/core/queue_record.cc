@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/core/queue_record.h"
 
+#include <algorithm>
+
 #include "coordinator/core/context.h"
 
 namespace lockstep::coordinator {
@@ -43,7 +45,8 @@ void FromQueueRecord(const QueueRecord& record, Job& job) {
   if (record.has_metered()) job.meter.since = FromProto(record.metered());
   job.meter.slots = record.slots();
   job.meter.gpus = record.gpus();
-  job.scaled_to = record.scaled_to();
+  // Earlier versions let a job that waits be scaled to any number.
+  job.scaled_to = std::min<int32_t>(record.scaled_to(), kMaxWorkers);
 }
 
 }  // namespace lockstep::coordinator

@@ -33,12 +33,16 @@ absl::Status CheckScale(const Job& job, int workers) {
         absl::StrCat("job ", job.id, " has not started: ", job.reason));
   }
   const int least = job::LeastWorkers(job.spec());
-  const int most = std::min(job::MostWorkers(job.spec()), job::MostUsefulWorkers(job.spec()));
+  const int allowed = std::min(job::MostWorkers(job.spec()), job::MostUsefulWorkers(job.spec()));
+  const int most = std::min(allowed, kMaxWorkers);
   if (workers >= least && workers <= most) return absl::OkStatus();
   const std::string ask = absl::StrCat("job ", job.id, " cannot have ", workers, " workers: ");
   if (workers > job::MostUsefulWorkers(job.spec())) {
     return absl::InvalidArgumentError(
         absl::StrCat(ask, "it has ", Count(job.spec().train().shards(), "shard")));
+  }
+  if (workers > most && allowed > most) {
+    return absl::InvalidArgumentError(absl::StrCat(ask, "a job has at most ", kMaxWorkers));
   }
   return absl::InvalidArgumentError(absl::StrCat(ask, "its file allows ", least, " to ", most,
                                                  " (elastic.min_workers, elastic.max_workers)"));

@@ -81,7 +81,9 @@ using NodePlacement = std::vector<std::pair<Node*, int>>;
 void Start(Context& context, Job& job, const NodePlacement& placement) {
   std::vector<std::string> hosts;
   job.slots.clear();
-  job.slots.reserve(static_cast<size_t>(std::max(job.wanted_workers(), 0)));
+  // More than the journal may have of a job would not be read again.
+  const auto wanted = static_cast<size_t>(std::clamp(job.wanted_workers(), 0, kMaxWorkers));
+  job.slots.reserve(wanted);
   for (const auto& [node, workers] : placement) {
     if (node->is_private) {
       node->private_job = job.id;
@@ -93,7 +95,7 @@ void Start(Context& context, Job& job, const NodePlacement& placement) {
     }
   }
   const int started = static_cast<int>(job.slots.size());
-  while (static_cast<int>(job.slots.size()) < job.wanted_workers()) OpenPlace(job, context.now);
+  while (job.slots.size() < wanted) OpenPlace(job, context.now);
   job.target_workers = static_cast<int>(job.slots.size());
   job.started = context.now;
   job.starts_at = absl::InfiniteFuture();

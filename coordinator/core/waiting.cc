@@ -20,15 +20,13 @@ std::string SayWanted(const Job& job) {
   std::string text;
   if (job::IsUncounted(job.spec())) {
     const std::string& by = resources.nproc_by();
-    text = absl::StrCat("all ",
-                        by == "gpu"   ? "GPUs"
-                        : by == "cpu" ? "slots"
-                                      : "GPUs or slots",
-                        " of ", Count(resources.nodes(), "node"),
-                        job.spec().has_train()
-                            ? absl::StrCat(", ", Count(job.spec().train().shards(), "worker"),
-                                           " at most (train.shards)")
-                            : "");
+    text =
+        absl::StrCat("all ",
+                     by == "gpu"   ? "GPUs"
+                     : by == "cpu" ? "slots"
+                                   : "GPUs or slots",
+                     " of ", Count(resources.nodes(), "node"), ", ", Count(job.ask->most, "worker"),
+                     " at most", job.spec().has_train() ? " (train.shards)" : "");
   } else if (job.ask->anywhere) {
     text = absl::StrCat(Count(job.wanted_workers(), "slot"), " on any nodes");
   } else {
@@ -62,9 +60,10 @@ std::string WhatWouldHelp(NodesBy by, const Job& job, int nodes, int largest) {
                         absl::StrJoin(labels, " --label ", absl::PairFormatter("=")), "'");
   }
   if (job::IsUncounted(job.spec())) {
-    return absl::StrCat("start another with ", starter,
-                        resources.nproc_by() == "gpu" ? " on a host with GPUs" : "",
-                        ", or submit with more train.shards or with a number of workers");
+    return absl::StrCat(
+        "start another with ", starter, resources.nproc_by() == "gpu" ? " on a host with GPUs" : "",
+        ", or submit with ", job.spec().has_train() ? "more train.shards or with " : "",
+        "a number of workers");
   }
   if (job.ask->anywhere) return absl::StrCat("start another with ", starter);
   std::string text;

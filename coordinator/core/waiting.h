@@ -26,7 +26,8 @@ class WaitingTexts {
 
  private:
   struct Counts {
-    int nodes = 0, slots = 0, free = 0, largest = 0;
+    int nodes = 0, largest = 0;
+    int64_t slots = 0, free = 0;
     bool gpus = false;  // some of its workers would have GPUs
   };
   const Counts& CountsOf(const Waiting& waiting);

@@ -77,7 +77,7 @@ std::string TopTable(const TopFigures& told) {
   for (DescribeJobResponse& job : figures.jobs) MakePrintable(&job);
   std::vector<std::vector<std::string>> gpus = {
       {"HOST", "GPU", "NAME", "MEMORY", "USE", "POWER", "TEMP", "CLOCKS", "PROCESSES"}};
-  int slots = 0, used = 0, nodes = 0;
+  int64_t slots = 0, used = 0, nodes = 0;
   for (const NodeStatus& node : figures.cluster.nodes()) {
     if (!node.connected()) continue;
     ++nodes;

@@ -78,6 +78,24 @@ TEST_F(AgentWordsTest, LongLabelsAreRefused) {
   EXPECT_EQ(WhyRefused(said), "the agent has 257 labels, and may have 256");
 }
 
+TEST_F(AgentWordsTest, NumbersThatNoHostHasAreRefused) {
+  AgentSaid said = Hello("n1");
+  AgentHello& hello = *said.message.mutable_hello();
+  hello.set_slots(-5);
+  EXPECT_EQ(WhyRefused(said), "the agent has -5 slots, and may have 0 to 65536");
+  hello.set_slots(65537);
+  EXPECT_EQ(WhyRefused(said), "the agent has 65537 slots, and may have 0 to 65536");
+  hello.set_slots(65536);
+  hello.set_cores(-1);
+  EXPECT_EQ(WhyRefused(said), "the agent has -1 cores");
+  hello.set_cores(4);
+  hello.set_memory(-1);
+  EXPECT_EQ(WhyRefused(said), "the agent has -1 bytes of memory");
+  EXPECT_TRUE(state_.nodes.empty());
+  hello.set_memory(0);
+  EXPECT_EQ(WhyRefused(said), "");
+}
+
 TEST_F(AgentWordsTest, ALongProblemIsClipped) {
   AgentSaid said = Hello("n1");
   said.message.mutable_hello()->mutable_health()->set_problem(std::string(1 << 20, 'p'));
