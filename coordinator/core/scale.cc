@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
@@ -183,6 +186,31 @@ absl::Status AddPlace(Context& context, Job& job) {
   return absl::OkStatus();
 }
 
+// Adds so many places, or none: where there is not room for all of them the job, and what its
+// workers are told, are as before.
+absl::Status AddPlaces(Context& context, Job& job, int count) {
+  std::vector<Slot> slots = job.slots;
+  std::vector<Worker> former = job.former;
+  std::set<std::string> left_nodes = job.left_nodes;
+  const size_t told = context.effects.to_workers.size();
+  for (int added = 0; added < count; ++added) {
+    const absl::Status status = AddPlace(context, job);
+    if (status.ok()) continue;
+    job.slots = std::move(slots);
+    job.former = std::move(former);
+    job.left_nodes = std::move(left_nodes);
+    context.effects.to_workers.resize(told);
+    for (const Slot& slot : job.slots) {
+      if (!slot.worker || slot.worker->session == 0) continue;
+      context.state.worker_sessions[slot.worker->session] = {job.id, slot.worker->incarnation};
+    }
+    if (added == 0) return status;
+    return Annotate(status, absl::StrCat("there is room for ", added, " of the ", count,
+                                         " more workers, so none is started"));
+  }
+  return absl::OkStatus();
+}
+
 // Of a job that was stopped for another and waits: it begins again with so many.
 void ScaleWaiting(Context& context, Job& job, int workers) {
   const int before = job.wanted_workers();
@@ -219,20 +247,13 @@ absl::Status Scale(Context& context, const ScaleRequested& event) {
   if (event.workers < job->target_workers) {
     GiveUp(context, *job, job->target_workers - event.workers);
   }
-  absl::Status status;
-  int reached = std::min(job->target_workers, event.workers);
-  while (reached < event.workers && status.ok()) {
-    status = AddPlace(context, *job);
-    if (status.ok()) ++reached;
-  }
-  if (reached != job->target_workers) {
-    job->scaled_to = reached;
-    AppendNotice(
-        context, *job,
-        absl::StrCat("scaled from ", Count(job->target_workers, "worker"), " to ", reached));
-  }
-  job->target_workers = reached;
-  return status;
+  if (event.workers == job->target_workers) return absl::OkStatus();
+  LS_RETURN_IF_ERROR(AddPlaces(context, *job, event.workers - job->target_workers));
+  AppendNotice(
+      context, *job,
+      absl::StrCat("scaled from ", Count(job->target_workers, "worker"), " to ", event.workers));
+  job->scaled_to = job->target_workers = event.workers;
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep::coordinator
