@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/clock.h"
@@ -105,15 +106,21 @@ int FollowSubmitted(const SubmitArgs& args, const coordinator::ClientOptions& co
 }
 
 // Says so when no node is there that could take the job. That the coordinator does not answer this
-// is no reason to worry about the job, which it has.
+// is no reason to worry about the job, which it has. A token that submits lets no node join.
 void TellOfMissingNodes(const SubmitArgs& args, coordinator::Client* client) {
   const absl::StatusOr<GetClusterResponse> cluster = client->GetCluster(kReplyTimeout);
   if (!cluster.ok()) return;
   for (const NodeStatus& node : cluster->nodes()) {
     if (node.connected()) return;
   }
+  const CoordinatorArgs& to = args.coordinator;
   std::cerr << "the job waits: no node is connected. On each machine that shall run workers: "
-            << "launcher join" << args.coordinator.flags << std::endl;
+            << "launcher join";
+  if (absl::StartsWith(to.flags, " --coordinator=")) std::cerr << " --coordinator=" << to.address;
+  if (!to.token_file.empty() || !to.token.empty()) {
+    std::cerr << ", with --token-file and a token of role join (launcher token create --role join)";
+  }
+  std::cerr << std::endl;
 }
 
 // What a job that does not run waits for, and how it ended, on stderr, once for each reason.

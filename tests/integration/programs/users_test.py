@@ -41,6 +41,12 @@ class Users(harness.ProgramTest):
         with open(os.path.join(self.state, "audit.jsonl"), encoding="utf-8") as file:
             return [json.loads(line) for line in file]
 
+    def test_who_submits_with_no_node_there_is_told_which_token_a_node_needs(self):
+        ann, _ = self.token("ann", "submit")
+        said = self.verb(ann, "submit", "--no-follow", self.write("job.yaml", harness.synthetic_job()))
+        self.assertIn(f"workers: launcher join --coordinator={self.address}, with --token-file and a token of role join "
+                      "(launcher token create --role join)\n", said)
+
     def test_each_user_has_their_own(self):
         ann, ann_id = self.token("ann", "submit", "--note=laptop")
         bob, _ = self.token("bob", "submit", "--valid-for=1h")
