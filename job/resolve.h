@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_JOB_RESOLVE_H_
 #define LOCKSTEP_JOB_RESOLVE_H_
 
+#include <functional>
 #include <string>
 
 #include "job/decode.h"
@@ -19,6 +20,13 @@ void FillDefaults(const std::string& file, const Written& written, JobSpec* spec
 // its workers are said by beside the file.
 void CheckRules(const JobSpec& spec, const Written& written, const WorkerFlags& flags,
                 Reporter* reporter);
+
+// Says what is wrong, and at the value of which key.
+using ErrorAt = std::function<void(const std::string& path, std::string message)>;
+
+// The part of CheckRules that is about what the engine could make no model of, or not do on the
+// device.
+void CheckEngineRules(const JobSpec& spec, const ErrorAt& error);
 
 }  // namespace lockstep::job
 

@@ -35,6 +35,9 @@ class Rules {
     }
     CheckVariables();
     CheckNccl();
+    CheckEngineRules(spec_, [this](const std::string& path, std::string message) {
+      Error({path}, std::move(message));
+    });
     if (spec_.resources().cudnn() == "always" && spec_.resources().matmul() == "library") {
       Error({"resources.cudnn"},
             "'resources.cudnn' always takes what is measured, and 'resources.matmul' library "

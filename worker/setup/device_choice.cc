@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -46,6 +47,14 @@ absl::StatusOr<JobSpec> JobOnDevice(const JobSpec& job, const WorkerAssignment& 
   if (!cuda && absl::StartsWith(wish, "cuda")) {
     return absl::FailedPreconditionError(absl::StrCat(
         "resources.device is ", wish, ", but the worker was given the CPU: submit the job again"));
+  }
+  for (const auto& [key, use] : {std::pair("nccl.use", &job.nccl().use()),
+                                 std::pair("resources.cudnn", &job.resources().cudnn())}) {
+    if (cuda || *use != "always") continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        key, " is always, but worker ", assignment.slot(),
+        " was given the CPU: its host has not a GPU for each worker; device: cuda waits for hosts ",
+        "that have, or leave ", key, " out"));
   }
   if (!cuda && wish != "cpu" && assignment.slot() == 0) {
     constexpr const char* kSays = "device auto: not a GPU for each worker here; on the CPU";

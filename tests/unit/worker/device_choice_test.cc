@@ -44,6 +44,27 @@ TEST(DeviceChoice, AnotherGpuThanTheAssignedOneIsRefused) {
   EXPECT_TRUE(CheckDevice(Assigned("cpu", "")).ok());
 }
 
+// What a job may not do without a GPU fails where its workers are given the CPU.
+TEST(DeviceChoice, WhatWantsAGpuIsNotDoneOnTheCpuInSilence) {
+  const auto error = [](const JobSpec& job) {
+    return std::string(JobOnDevice(job, Assigned("cpu", "")).status().message());
+  };
+  JobSpec job;
+  job.mutable_resources()->set_device("auto");
+  EXPECT_EQ(error(job), "");
+  job.mutable_nccl()->set_use("always");
+  EXPECT_EQ(error(job),
+            "nccl.use is always, but worker 1 was given the CPU: its host has not a GPU for each "
+            "worker; device: cuda waits for hosts that have, or leave nccl.use out");
+  // As the coordinator says it where it counted the workers.
+  job.mutable_resources()->set_device("cpu");
+  EXPECT_THAT(error(job), HasSubstr("nccl.use is always"));
+  job.mutable_nccl()->set_use("auto");
+  job.mutable_resources()->set_cudnn("always");
+  EXPECT_THAT(error(job), HasSubstr("resources.cudnn is always, but worker 1 was given the CPU"));
+  EXPECT_TRUE(JobOnDevice(job, Assigned("cuda", kFirst)).ok());
+}
+
 TEST(EmulatedGpus, AreShownAsCudaShowsThem) {
   const auto shown = [](const char* order, const char* visible) {
     return emulation::ShownGpus("GPU-c,GPU-a,GPU-b", order, visible);
