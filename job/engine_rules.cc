@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -6,6 +8,27 @@
 
 namespace lockstep::job {
 namespace {
+
+// Sizes that come from a preset are not known here; the engine's presets fit.
+void CheckHeads(const std::string& model, int64_t heads, int64_t width, const ErrorAt& error) {
+  if (heads < 1 || width < 1 || width % heads == 0) return;
+  const std::string path = absl::StrCat("train.model.", model, ".heads");
+  error(path, absl::StrCat("'", path, "' ", heads, " does not divide 'width' ", width));
+}
+
+void CheckModel(const Model& model, const ErrorAt& error) {
+  CheckHeads("gpt", model.gpt().heads(), model.gpt().width(), error);
+  CheckHeads("bert", model.bert().heads(), model.bert().width(), error);
+  const int64_t kernel = model.cnn().kernel();
+  if (model.has_cnn() && kernel > 0 && kernel % 2 == 0) {
+    error("train.model.cnn.kernel", absl::StrCat("'train.model.cnn.kernel' ", kernel, " is even; ",
+                                                 kernel - 1, " or ", kernel + 1, " would do"));
+  }
+  if (model.has_layers() && model.layers().sequence().empty()) {
+    error("train.model.layers",
+          "'train.model.layers' needs a layer at least: sequence: [linear: {}]");
+  }
+}
 
 // A device that is "auto" may be either, and workers who are given the CPU say this themselves.
 void CheckCpu(const JobSpec& spec, const ErrorAt& error) {
@@ -22,6 +45,7 @@ void CheckCpu(const JobSpec& spec, const ErrorAt& error) {
 }  // namespace
 
 void CheckEngineRules(const JobSpec& spec, const ErrorAt& error) {
+  CheckModel(spec.train().model(), error);
   CheckCpu(spec, error);
 }
 

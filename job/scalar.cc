@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Single values of the job file: numbers, words, durations, sizes.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/printable.h"
@@ -46,7 +50,11 @@ std::string CheckRange(const FieldDescriptor& field, double value) {
   const FieldRule& rule = RuleOf(field);
   const bool low = rule.min_excluded ? value <= rule.min : value < rule.min;
   const bool high = rule.max_excluded ? value >= rule.max : value > rule.max;
-  if (!low && !high) return "";
+  if (!low && !high) {
+    const bool is_one = rule.among.empty() || std::count(rule.among.begin(), rule.among.end(),
+                                                         static_cast<int64_t>(value)) > 0;
+    return is_one ? "" : absl::StrCat("must be one of ", absl::StrJoin(rule.among, ", "));
+  }
   std::string limits;
   if (rule.min > -1e300) {
     limits =
@@ -100,9 +108,29 @@ std::string CheckPath(absl::string_view path) {
   return "";
 }
 
+// Empty on success, else what was expected.
+std::string CheckNcclNames(const std::vector<std::string>& choices, absl::string_view text) {
+  for (absl::string_view part : absl::StrSplit(text, ';')) {
+    if (const size_t colon = part.find(':'); colon != absl::string_view::npos) {
+      part.remove_prefix(colon + 1);  // behind the function that it is about
+    }
+    absl::ConsumePrefix(&part, "^");
+    for (const absl::string_view name : absl::StrSplit(part, ',')) {
+      if (std::none_of(choices.begin(), choices.end(), [&](const std::string& choice) {
+            return absl::EqualsIgnoreCase(name, choice);
+          })) {
+        return absl::StrCat("expected ", absl::StrJoin(choices, ", "),
+                            ", with commas, or '^' and what it may not be");
+      }
+    }
+  }
+  return "";
+}
+
 // The text of a string field, made canonical; empty on success, else what was expected.
 std::string CheckText(const FieldDescriptor& field, std::string* text) {
   const FieldRule& rule = RuleOf(field);
+  if (rule.form == Form::kNcclNames) return CheckNcclNames(rule.choices, *text);
   if (!rule.choices.empty()) {
     for (const std::string& choice : rule.choices) {
       if (*text == choice) return "";

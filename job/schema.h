@@ -25,6 +25,7 @@ enum class Form {
   kSteps,      // "10:20", "10:", "all"
   kVariable,   // the keys of a map are names of environment variables
   kPath,       // a file or folder, taken as it is written
+  kNcclNames,  // 'choices' in any case, as NCCL lists them: "a,b", "^a", "function:a;function:b"
 };
 
 struct FieldRule {
@@ -36,6 +37,7 @@ struct FieldRule {
   bool min_excluded = false;
   bool max_excluded = false;
   bool required = false;
+  std::vector<int64_t> among = {};  // of the numbers within the bounds these alone; empty: all
   absl::string_view fallback =
       {};  // the default as YAML text; empty: none, or computed in resolve.cc
   std::vector<std::string> choices = {};

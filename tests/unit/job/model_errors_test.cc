@@ -21,6 +21,40 @@ std::string Errors(const std::vector<std::string>& sets) {
       .FormatErrors();
 }
 
+TEST(ModelErrors, ValuesBetweenTheBoundsThatNoModelHas) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"train.model={resnet: {depth: 20}}",
+       "'train.model.resnet.depth' is '20': must be one of 18, 34, 50, 101"},
+      {"train.model={cnn: {kernel: 4}}", "'train.model.cnn.kernel' 4 is even; 3 or 5 would do"},
+      {"train.model={gpt: {heads: 5, width: 128}}",
+       "'train.model.gpt.heads' 5 does not divide 'width' 128"},
+      {"train.model={bert: {heads: 3, width: 128}}",
+       "'train.model.bert.heads' 3 does not divide 'width' 128"},
+      {"train.model={layers: {sequence: []}}", "'train.model.layers' needs a layer at least"},
+      {"train.model={layers: {}}", "'train.model.layers' needs a layer at least"},
+      {"nccl={nthreads: 100}", "must be one of 64, 128, 256, 512"},
+      {"nccl={proto: foo}", "expected LL, LL128, Simple"},
+      {"nccl={proto: 'LL,'}", "expected LL, LL128, Simple"},
+      {"nccl={proto: ''}", "expected LL, LL128, Simple"},
+  };
+  for (const auto& [set, expected] : cases) {
+    EXPECT_THAT(Errors({set}), HasSubstr(expected)) << set;
+  }
+}
+
+TEST(ModelErrors, ValuesThatModelsHaveAreTaken) {
+  for (const char* set :
+       {"train.model={resnet: {depth: 101}}", "train.model={resnet: {}}",
+        "train.model={cnn: {kernel: 5}}", "train.model={cnn: {}}",
+        "train.model={gpt: {heads: 4, width: 128}}", "train.model={gpt: {heads: 6}}",
+        "train.model={layers: {sequence: [linear: {}]}}", "nccl={nthreads: 256}",
+        "nccl={proto: Simple}", "nccl={proto: 'LL,ll128'}", "nccl={proto: ^LL128}",
+        "nccl={proto: 'allreduce:Simple;broadcast:LL,LL128'}",
+        "nccl={proto: 'simple;bcast:^LL'}"}) {
+    EXPECT_EQ(Errors({set}), "") << set;
+  }
+}
+
 // Of a device that is "auto" it is known where the job runs.
 TEST(ModelErrors, WhatWantsAGpuAndIsToComputeOnTheCpu) {
   for (const auto& [set, key] : {std::pair("nccl={use: always}", "'nccl.use'"),
