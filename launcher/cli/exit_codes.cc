@@ -14,7 +14,7 @@ absl::Span<const ExitCodeEntry> ExitCodeTable() {
       {"4", "no coordinator answers"},
       {"5", "the job cannot fit or be admitted"},
       {"124", "the job ran for as long as its time_limit allows"},
-      {"130", "stopped by Ctrl-C"},
+      {"130", "stopped by Ctrl-C, SIGTERM, SIGHUP or 'launcher cancel'"},
       {"128+N", "the first failed rank was ended by signal N"},
       {"other", "the exit code of the first failed rank"},
   };

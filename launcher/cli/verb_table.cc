@@ -9,8 +9,11 @@ const std::vector<Verb>& VerbTable() {
        "Runs a job on this machine and follows it. Ctrl-C drains it, a second one kills it.",
        "launcher --nproc-per-node=4 examples/fashion-mnist.yaml", ParseRun},
       {"validate", "launcher validate [flags] job.yaml",
-       "Checks a job file and shows it with every default filled in. Runs nothing. All flags of a "
-       "run are taken and checked; those that change the job show in it.",
+       "Checks a job file and shows it with its defaults filled in, but for those that are 0, "
+       "false or "
+       "empty. Runs nothing. All flags of a run are taken and checked; those that change the job "
+       "show "
+       "in it.",
        "launcher validate job.yaml -o json", ParseValidate},
       {"plan", "launcher plan [flags] job.yaml",
        "Shows what a job costs (memory, arithmetic, communication, time of a step) without "
