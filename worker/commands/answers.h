@@ -24,6 +24,10 @@ absl::Status AnswerGenerate(const GenerateRequest& request, bool json);
 // Errors: those of RunForked; DataLoss when a result is wrong.
 absl::Status AnswerBenchCollectives(const BenchCollectivesRequest& request, bool json);
 
+// `status` as the error of a word of the command line, which RunOffline ends with the launcher's
+// code for these; OK stays OK.
+absl::Status OfCommandLine(absl::Status status);
+
 // The error of an answer that stdout did not take. `error`: errno. Returns Unavailable.
 absl::Status ResultNotWritten(int error);
 

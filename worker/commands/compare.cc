@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "common/json.h"
 #include "common/status.h"
+#include "worker/commands/answers.h"
 #include "worker/commands/saved_model.h"
 #include "worker/setup/compiled_job.h"
 
@@ -272,8 +273,11 @@ absl::Status AnswerCompare(const CompareRequest& request, bool json, bool* diffe
   const JobSpec& job = request.spec();
   LS_ASSIGN_OR_RETURN(const JobData data, OpenJobData(job));
   LS_ASSIGN_OR_RETURN(const CompiledJob compiled, CompileJob(job, data));
-  LS_ASSIGN_OR_RETURN(const engine::TrainSpec a, VariantOf(compiled.plan->spec(), request.a()));
-  LS_ASSIGN_OR_RETURN(const engine::TrainSpec b, VariantOf(compiled.plan->spec(), request.b()));
+  const auto a = VariantOf(compiled.plan->spec(), request.a());
+  const auto b = VariantOf(compiled.plan->spec(), request.b());
+  for (const auto* variant : {&a, &b}) {
+    if (!variant->ok()) return OfCommandLine(variant->status());
+  }
   const int64_t step = request.step() > 0 ? request.step() : 1;
   if (step > compiled.total_steps || request.shard() < 0 ||
       request.shard() >= job.train().shards()) {
@@ -293,7 +297,7 @@ absl::Status AnswerCompare(const CompareRequest& request, bool json, bool* diffe
   const std::vector<const void*> read_only(fields.begin(), fields.end());
   const double tolerance = request.has_tolerance() ? request.tolerance() : kDefaultTolerance;
   LS_ASSIGN_OR_RETURN(const Comparison result,
-                      Compare(a, b, step, request.shard(), read_only, tolerance));
+                      Compare(*a, *b, step, request.shard(), read_only, tolerance));
   *differs = result.first.found;
   const std::string text = json ? ComparisonJson(request, result) : ComparisonText(request, result);
   std::fputs(text.c_str(), stdout);

@@ -6,8 +6,10 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "common/json.h"
 #include "common/status.h"
@@ -23,13 +25,18 @@ namespace {
 
 // The launcher's exit codes (docs/exit_codes.md).
 constexpr int kFailure = 1;
+constexpr int kUsage = 2;
 constexpr int kBadJobFile = 3;
 constexpr int kCannotFit = 5;
+
+constexpr char kOfCommandLine[] = "lockstep/command_line";
 
 absl::Status AnswerPlan(const PlanRequest& request, bool json) {
   std::optional<engine::GpuFigures> gpu;
   if (!request.gpu().empty()) {
-    LS_ASSIGN_OR_RETURN(gpu, engine::GpuFiguresOf(request.gpu()));
+    absl::StatusOr<engine::GpuFigures> figures = engine::GpuFiguresOf(request.gpu());
+    if (!figures.ok()) return OfCommandLine(figures.status());
+    gpu = *std::move(figures);
   }
   LS_ASSIGN_OR_RETURN(const JobData data, OpenJobData(request.spec()));
   LS_ASSIGN_OR_RETURN(const CompiledJob compiled,
@@ -51,11 +58,17 @@ absl::Status AnswerPlan(const PlanRequest& request, bool json) {
 
 int CodeOf(const absl::Status& status) {
   if (status.ok()) return 0;
+  if (status.GetPayload(kOfCommandLine).has_value()) return kUsage;
   if (absl::IsInvalidArgument(status)) return kBadJobFile;
   return absl::IsResourceExhausted(status) ? kCannotFit : kFailure;
 }
 
 }  // namespace
+
+absl::Status OfCommandLine(absl::Status status) {
+  status.SetPayload(kOfCommandLine, absl::Cord());
+  return status;
+}
 
 absl::Status ResultNotWritten(int error) {
   return absl::UnavailableError(
