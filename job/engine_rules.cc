@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "job/meaning/workers.h"
 #include "job/resolve.h"
 
 namespace lockstep::job {
@@ -30,13 +31,19 @@ void CheckModel(const Model& model, const ErrorAt& error) {
   }
 }
 
-// A device that is "auto" may be either, and workers who are given the CPU say this themselves.
+// A device that is "auto" may be either, and workers who are given the CPU say this themselves; so
+// do those who were counted, whose device is what the count found.
 void CheckCpu(const JobSpec& spec, const ErrorAt& error) {
-  if (spec.resources().device() != "cpu" || !spec.resources().nproc_by().empty()) return;
+  const Resources& resources = spec.resources();
+  const bool counted = !resources.nproc_by().empty() && !IsUncounted(spec);
+  const bool by_cpu = resources.nproc_by() == "cpu";
+  if (!by_cpu && (resources.device() != "cpu" || counted)) return;
   const auto wants_gpus = [&](const char* path, const std::string& use) {
     if (use != "always") return;
-    error(path, absl::StrCat("'", path, "' always wants GPUs, and 'resources.device' is cpu: set ",
-                             "that to cuda, or leave this out"));
+    error(path, absl::StrCat("'", path, "' always wants GPUs, and ",
+                             by_cpu ? "'resources.nproc_per_node' counts CPUs: count gpu"
+                                    : "'resources.device' is cpu: set that to cuda",
+                             ", or leave this out"));
   };
   wants_gpus("nccl.use", spec.nccl().use());
   wants_gpus("resources.cudnn", spec.resources().cudnn());

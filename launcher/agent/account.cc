@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/agent/account.h"
 
+#include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
 #include <sys/fsuid.h>
@@ -13,7 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/fd.h"
 #include "common/printable.h"
+#include "common/random_hex.h"
 #include "common/status.h"
 
 namespace lockstep::launcher {
@@ -97,13 +100,23 @@ uid_t FileUser() { return static_cast<uid_t>(::setfsuid(kNobodys)); }
 
 bool IsAsAccount() { return is_as_account; }
 
-absl::Status CheckOwner(int fd, const std::string& shown) {
+bool KeepsOwners(int folder) {
+  const std::string name = absl::StrCat(".lockstep-owner-", RandomHex(8));
+  const UniqueFd made(
+      ::openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  struct stat info {};
+  if (!made.valid() || ::fstat(made.get(), &info) != 0) return true;
+  ::unlinkat(folder, name.c_str(), 0);
+  return info.st_uid == FileUser();
+}
+
+absl::Status CheckOwner(int fd, const std::string& shown, int folder) {
   struct stat info {};
   if (!IsAsAccount()) return absl::OkStatus();
   if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, shown);
-  if (info.st_uid == FileUser()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("'", shown, "' was made by user ", info.st_uid, ": remove it"));
+  if (info.st_uid == FileUser() || !KeepsOwners(folder)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("'", shown, "' was made by user ", info.st_uid,
+                                                    ": remove it, or submit the job again"));
 }
 
 }  // namespace lockstep::launcher

@@ -58,9 +58,15 @@ uid_t FileUser();
 // make files has to be the account's.
 bool IsAsAccount();
 
-// Checks that `fd`, opened by the name `shown`, is the account's; does nothing without one. Errors:
+// Returns whether the account's new files in `folder` are its own there. They are not where a file
+// system gives all files to one user (SMB, NFS with all_squash): an owner says nothing then. Makes
+// a file for a moment; true where it may not.
+bool KeepsOwners(int folder);
+
+// Checks that `fd`, opened by the name `shown`, is the account's; does nothing without one, nor
+// where no owners are kept in `folder`, in which `fd` is, or which it is. Errors:
 // FailedPrecondition, with the name and whose it is; those of fstat(2).
-absl::Status CheckOwner(int fd, const std::string& shown);
+absl::Status CheckOwner(int fd, const std::string& shown, int folder);
 
 }  // namespace lockstep::launcher
 

@@ -81,13 +81,16 @@ absl::Status CheckAround(int fd, const std::string& shown) {
   struct stat info {};
   if (!IsAsAccount()) return absl::OkStatus();
   if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, shown);
-  if (info.st_uid == FileUser()) return absl::OkStatus();
-  if (info.st_uid != 0) {
+  const bool own = info.st_uid == FileUser();
+  if (!own && info.st_uid != 0) {
+    if (!KeepsOwners(fd)) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat("'", shown, "', in which runs lie, was made by user ", info.st_uid,
                      ", who can put others in their place: have it be yours or root's"));
   }
-  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (info.st_mode & S_ISVTX) == 0) {
+  // Users have groups of their own, in which they are alone.
+  const mode_t others = info.st_uid == 0 ? S_IWGRP | S_IWOTH : S_IWOTH;
+  if ((info.st_mode & others) != 0 && (info.st_mode & S_ISVTX) == 0 && (own || KeepsOwners(fd))) {
     return absl::FailedPreconditionError(
         absl::StrCat("in '", shown, "', in which runs lie, users can rename each other's: chmod ",
                      "+t keeps them from it"));
@@ -129,7 +132,7 @@ absl::StatusOr<UniqueFd> OpenOwn(const std::string& path, IfMissing missing = If
   }
   if (!folder.valid() && missing == IfMissing::kFail) return ErrnoStatus(errno, path);
   if (!folder.valid()) return CannotMake(errno, path, absl::StrCat("open ", path));
-  LS_RETURN_IF_ERROR(CheckOwner(folder.get(), path));
+  LS_RETURN_IF_ERROR(CheckOwner(folder.get(), path, folder.get()));
   return folder;
 }
 
@@ -157,7 +160,8 @@ absl::StatusOr<UniqueFd> OpenProposed(const std::string& submit_dir, const std::
     }
     folder = *std::move(child);
     shown = ResolvePath(shown, parts[i]);
-    LS_RETURN_IF_ERROR(last ? CheckOwner(folder.get(), shown) : CheckAround(folder.get(), shown));
+    LS_RETURN_IF_ERROR(last ? CheckOwner(folder.get(), shown, folder.get())
+                            : CheckAround(folder.get(), shown));
   }
   return folder;
 }
@@ -211,7 +215,7 @@ absl::StatusOr<UniqueFd> OpenLog(int logs, const std::string& name, const std::s
     return absl::FailedPreconditionError(
         absl::StrCat("cannot open the log ", shown, ": it is no ordinary file"));
   }
-  LS_RETURN_IF_ERROR(CheckOwner(fd.get(), shown));
+  LS_RETURN_IF_ERROR(CheckOwner(fd.get(), shown, logs));
   return fd;
 }
 
@@ -219,7 +223,7 @@ absl::StatusOr<UniqueFd> OpenLog(int logs, const std::string& name, const std::s
 absl::Status CheckErrors(int folder, const std::string& path) {
   const UniqueFd errors(::openat(folder, "errors", O_PATH | O_NOFOLLOW | O_CLOEXEC));
   if (!errors.valid()) return absl::OkStatus();
-  return CheckOwner(errors.get(), absl::StrCat(path, "/errors"));
+  return CheckOwner(errors.get(), absl::StrCat(path, "/errors"), folder);
 }
 
 }  // namespace
@@ -295,7 +299,7 @@ absl::StatusOr<UniqueFd> OpenRunLog(const WorkerAssignment& assignment, bool own
       own ? OpenOwn(path) : OpenProposed(assignment.submit_dir(), assignment.run_dir()));
   absl::StatusOr<UniqueFd> logs = OpenChild(folder.get(), "logs", kPrivate, /*links=*/false);
   if (!logs.ok()) return Annotate(logs.status(), path);
-  LS_RETURN_IF_ERROR(CheckOwner(logs->get(), absl::StrCat(path, "/logs")));
+  LS_RETURN_IF_ERROR(CheckOwner(logs->get(), absl::StrCat(path, "/logs"), logs->get()));
   LS_RETURN_IF_ERROR(CheckErrors(folder.get(), path));
   const auto job = [&] { return job::ToYaml(assignment.spec()); };
   std::string name = "job.yaml";

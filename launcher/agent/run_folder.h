@@ -12,7 +12,7 @@
 // Where the thread acts as an account (AsAccount), others can make folders beside the account's:
 // the run's folder is no link, it, its logs/, errors/ and log are the account's, and the folders on
 // the way there from the submitter's, or the one that --runs-dir names, are the account's or
-// root's, these with the sticky bit where others may write.
+// root's, with the sticky bit where others may write.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_LAUNCHER_AGENT_RUN_FOLDER_H_
 #define LOCKSTEP_LAUNCHER_AGENT_RUN_FOLDER_H_

@@ -51,7 +51,7 @@ absl::StatusOr<bool> IsThere(const WorkerAssignment& assignment, bool own_run_fo
   const UniqueFd workdir(
       ::openat(run->get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!workdir.valid()) return false;  // what else is there has a folder not take its name
-  LS_RETURN_IF_ERROR(CheckOwner(workdir.get(), path));
+  LS_RETURN_IF_ERROR(CheckOwner(workdir.get(), path, workdir.get()));
   return true;
 }
 

@@ -165,7 +165,7 @@ class KubernetesTest(unittest.TestCase):
         with open(os.path.join(ROOT, "docs/exit_codes.md"), encoding="utf-8") as file:
             meanings = dict(re.findall(r"^\| (\d+) \| (.*) \|$", file.read(), re.M))
         # Lost without a word, and told to end, as by an eviction.
-        self.assertEqual([meanings[code] for code in self.codes("Ignore")], ["no coordinator answers", "stopped by Ctrl-C"])
+        self.assertEqual([meanings[code] for code in self.codes("Ignore")], ["no coordinator answers", "stopped by Ctrl-C, SIGTERM, SIGHUP or 'launcher cancel'"])
         self.assertFalse(set(self.codes("Ignore")) & set(self.codes("FailJob")))
 
     def test_a_job_that_has_succeeded_ends(self):

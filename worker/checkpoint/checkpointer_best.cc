@@ -41,7 +41,7 @@ void Checkpointer::RemoveReplacedBest(int64_t step) {
          job->state() == CheckpointJob::State::kDurable)) {
       return;
     }
-    if (mark_ != nullptr && !mark_->Others().empty()) return;
+    if (mark_ == nullptr ? others_.load() : mark_->SeesOthers()) return;
     const absl::StatusOr<checkpoint::FolderContents> contents =
         checkpoint::FindCheckpoints(settings_.storage, settings_.folder);
     if (!contents.ok() || !contents->unread.ok()) return;

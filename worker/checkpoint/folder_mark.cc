@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint/folder_mark.h"
 
+#include <algorithm>
+
 #include "absl/memory/memory.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -31,6 +34,13 @@ absl::StatusOr<std::unique_ptr<FolderMark>> FolderMark::Leave(checkpoint::Storag
 }
 
 FolderMark::~FolderMark() { storage_->Remove(absl::StrCat(folder_, "/", name_)).IgnoreError(); }
+
+bool FolderMark::SeesOthers() const {
+  const auto names = storage_->List(folder_);
+  return names.ok() && std::ranges::any_of(*names, [this](const std::string& name) {
+           return name != name_ && absl::StartsWith(name, kPrefix);
+         });
+}
 
 std::vector<std::string> FolderMark::Others() const {
   std::vector<std::string> others;

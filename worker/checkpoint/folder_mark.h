@@ -29,8 +29,12 @@ class FolderMark {
   ~FolderMark();
 
   // Returns the ids of other runs that hold theirs, and removes the files of those that do not. Of
-  // two that begin together at least one sees the other. Blocks for the disk.
+  // two that begin together at least one sees the other, which holds for whoever asks as it begins
+  // alone: one that is just leaving its own may find it removed. Blocks for the disk.
   std::vector<std::string> Others() const;
+  // Returns whether there are files of other runs, held or not: those of the dead were removed
+  // when this one began. Blocks for the disk.
+  bool SeesOthers() const;
 
  private:
   FolderMark(checkpoint::Storage* storage, std::string folder, std::string name)

@@ -51,10 +51,9 @@ absl::StatusOr<JobSpec> JobOnDevice(const JobSpec& job, const WorkerAssignment& 
   for (const auto& [key, use] : {std::pair("nccl.use", &job.nccl().use()),
                                  std::pair("resources.cudnn", &job.resources().cudnn())}) {
     if (cuda || *use != "always") continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        key, " is always, but worker ", assignment.slot(),
-        " was given the CPU: its host has not a GPU for each worker; device: cuda waits for hosts ",
-        "that have, or leave ", key, " out"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(key, " is always, but worker ", assignment.slot(),
+                     " was given the CPU: set resources.device to cuda, or leave ", key, " out"));
   }
   if (!cuda && wish != "cpu" && assignment.slot() == 0) {
     constexpr const char* kSays = "device auto: not a GPU for each worker here; on the CPU";

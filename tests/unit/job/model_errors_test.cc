@@ -64,6 +64,10 @@ TEST(ModelErrors, WhatWantsAGpuAndIsToComputeOnTheCpu) {
                                              "set that to cuda, or leave this out"));
     EXPECT_EQ(Errors({set, "resources.device=cuda"}), "");
     EXPECT_EQ(Errors({set}), "");
+    EXPECT_THAT(Errors({set, "resources.nproc_per_node=auto", "resources.device=cpu"}),
+                HasSubstr("'resources.device' is cpu"));
+    EXPECT_THAT(Errors({set, "resources.nproc_per_node=cpu"}),
+                HasSubstr("counts CPUs: count gpu, or leave this out"));
   }
 }
 

@@ -336,6 +336,8 @@ TEST_F(RunFolderOfAUserTest, NobodyElseCanPutAnotherInItsPlace) {
     ASSERT_EQ(::chown(runs.c_str(), 0, kUser), 0);
     for (const bool own : {false, true}) EXPECT_THAT(Open(own).message(), HasSubstr("chmod +t"));
   }
+  MakeFolder(runs, kUser, 0777);
+  EXPECT_THAT(Open(true).message(), HasSubstr("chmod +t")) << "though it is the user's";
   MakeFolder(runs, kUser, 0755);
   EXPECT_TRUE(Open(true).ok()) << Open(true);
 }

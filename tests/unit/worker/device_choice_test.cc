@@ -54,8 +54,8 @@ TEST(DeviceChoice, WhatWantsAGpuIsNotDoneOnTheCpuInSilence) {
   EXPECT_EQ(error(job), "");
   job.mutable_nccl()->set_use("always");
   EXPECT_EQ(error(job),
-            "nccl.use is always, but worker 1 was given the CPU: its host has not a GPU for each "
-            "worker; device: cuda waits for hosts that have, or leave nccl.use out");
+            "nccl.use is always, but worker 1 was given the CPU: set resources.device to cuda, or "
+            "leave nccl.use out");
   // As the coordinator says it where it counted the workers.
   job.mutable_resources()->set_device("cpu");
   EXPECT_THAT(error(job), HasSubstr("nccl.use is always"));
