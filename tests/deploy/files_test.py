@@ -242,6 +242,16 @@ class DockerTest(unittest.TestCase):
         self.assertEqual((self.image.words("ENTRYPOINT"), self.image.words("CMD")), (["launcher"], ["--help"]))
         self.assertEqual(self.image.all("EXPOSE"), [])
 
+    def test_the_coordinator_of_the_page_is_reached_from_outside(self):
+        """Its socket alone would be in the container; other machines want certificates and a token, so `init` comes first."""
+        with open(os.path.join(ROOT, "docs/deploy_docker.md"), encoding="utf-8") as file:
+            lines = [line.split(" --entrypoint coordinator lockstep ") for line in file.read().splitlines() if "-v lockstep-state:" in line]
+        init, serve = (line[1] for line in lines if len(line) == 2)
+        state = "--state-dir " + self.image.last("WORKDIR") + "/state"
+        self.assertRegex(init, rf"^init {state} --host [\d.]+$")
+        self.assertEqual(serve, f"{state} --listen {init.split()[-1]}:7070")
+        self.assertTrue(all(f"-v lockstep-state:{self.image.last('WORKDIR')}" in line[0] for line in lines), "whose owner is its user")
+
     def test_a_file_that_is_not_understood_is_refused(self):
         for text in ("RUN true\n", "FROM a\nADD x y\n", "FROM a\nVOLUME /x\n"):
             with self.assertRaises(ValueError, msg=text):
