@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/printable.h"
 
+#include <algorithm>
 #include <cstddef>
-
 #include <cstdint>
+
 #include "absl/strings/str_cat.h"
 #include "common/utf8.h"
 
@@ -35,6 +36,17 @@ std::string Printable(std::string_view text) {
       out += character;
     }
     text.remove_prefix(character.size());
+  }
+  return out;
+}
+
+std::string PrintableLines(std::string_view text) {
+  std::string out;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    out += Printable(text.substr(begin, end - begin));
+    if (end < text.size()) out += '\n';
+    begin = end + 1;
   }
   return out;
 }

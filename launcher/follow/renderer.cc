@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/printable.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/result.h"
 #include "launcher/follow/text.h"

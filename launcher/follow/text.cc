@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/printable.h"
 
 namespace lockstep::launcher {
 
@@ -46,17 +45,6 @@ std::string ShortAge(absl::Duration age) {
   if (minutes < 60) return absl::StrCat(minutes, "m");
   if (hours < 24) return absl::StrCat(hours, "h", minutes % 60, "m");
   return absl::StrCat(hours / 24, "d", hours % 24, "h");
-}
-
-std::string PrintableLines(std::string_view text) {
-  std::string out;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    out += Printable(text.substr(begin, end - begin));
-    if (end < text.size()) out += '\n';
-    begin = end + 1;
-  }
-  return out;
 }
 
 std::string PerplexityText(double perplexity) {

@@ -20,8 +20,6 @@ std::string ShortDuration(double seconds);
 std::string ShortBytes(int64_t bytes);
 // "45s", "12m", "3h10m", "2d4h": how long ago something was; "0s" for what lies ahead.
 std::string ShortAge(absl::Duration age);
-// Printable (common/printable.h), line by line.
-std::string PrintableLines(std::string_view text);
 // ", perplexity 12.3", to follow a loss; empty when it is 0.
 std::string PerplexityText(double perplexity);
 // "SIGKILL"; "signal 77" for one without a name.

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/printable.h"
 #include "launcher/follow/result.h"
-#include "launcher/follow/text.h"
 #include "launcher/local_run/chaos_report.h"
 #include "launcher/verbs/fetch.h"
 

@@ -5,11 +5,11 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/printable.h"
 #include "common/status.h"
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/token.h"
 #include "launcher/cli/exit_codes.h"
-#include "launcher/follow/text.h"
 #include "launcher/local_run/submission.h"
 
 namespace lockstep::launcher {

@@ -29,7 +29,6 @@
 #include "launcher/follow/renderer.h"
 #include "launcher/follow/result.h"
 #include "launcher/follow/standard_streams.h"
-#include "launcher/follow/text.h"
 #include "launcher/local_run/ship_workdir.h"
 #include "launcher/local_run/stop_signals.h"
 #include "launcher/local_run/submission.h"

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "common/json.h"
+#include "common/printable.h"
 #include "job/job_file.h"
 #include "job/meaning/schedule.h"
 #include "launcher/cli/exit_codes.h"
-#include "launcher/follow/text.h"
 #include "launcher/local_run/hosts_plan.h"
 
 namespace lockstep::launcher {

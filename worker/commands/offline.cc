@@ -12,6 +12,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "common/json.h"
+#include "common/printable.h"
 #include "common/status.h"
 #include "engine/cuda/gpu_roofline.h"
 #include "worker/commands/answers.h"
@@ -131,7 +132,7 @@ int RunOffline(const OfflineRequest& request) {
           JsonObject().Add("schema", 1).Add("ok", false).Add("error", message);
       std::printf("%s\n", answer.Done().c_str());
     }
-    std::fprintf(stderr, "error: %s\n", message.c_str());
+    std::fprintf(stderr, "error: %s\n", PrintableLines(message).c_str());
   }
   // A flush tells nothing of what could not be written before it.
   const bool flushed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;

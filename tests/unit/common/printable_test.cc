@@ -26,6 +26,12 @@ TEST(PrintableTest, NoByteCommandsATerminalOrBeginsALine) {
             "\\xc2\\x9b31m");  // CSI of eight-bit terminals
 }
 
+TEST(PrintableTest, LinesStayLines) {
+  EXPECT_EQ(PrintableLines("a\x1b[2Jb\n\nc\r\n"), "a\\x1b[2Jb\n\nc\\r\n");
+  EXPECT_EQ(PrintableLines(""), "");
+  EXPECT_EQ(PrintableLines("\n"), "\n");
+}
+
 TEST(PrintableTest, BytesThatAreNoTextAreShown) {
   EXPECT_EQ(Printable("\xff"), "\\xff");
   EXPECT_EQ(Printable("\xc3("), "\\xc3(");
