@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/cuda_version.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -66,6 +67,12 @@ std::string Nvml::DriverVersion() const {
   return error == 0 ? text.data() : "";
 }
 
+int Nvml::CudaVersion() const {
+  int version = 0;
+  const int error = Call<int (*)(int*)>("nvmlSystemGetCudaDriverVersion_v2", &version);
+  return error == 0 ? version : 0;
+}
+
 absl::StatusOr<Nvml::Device> Nvml::Describe(void* handle) const {
   Device device;
   device.handle = handle;
@@ -84,11 +91,11 @@ absl::StatusOr<Nvml::Device> Nvml::Describe(void* handle) const {
   return device;
 }
 
-std::vector<Nvml::Device> Nvml::Instances(void* handle) const {
+std::optional<std::vector<Nvml::Device>> Nvml::Instances(void* handle) const {
   unsigned current = 0, pending = 0, most = 0;
   using Mode = int (*)(void*, unsigned*, unsigned*);
   if (Call<Mode>("nvmlDeviceGetMigMode", handle, &current, &pending) != 0 || current == 0) {
-    return {};
+    return std::nullopt;
   }
   most = Number("nvmlDeviceGetMaxMigDeviceCount", handle).value_or(0);
   std::vector<Device> instances;
@@ -102,7 +109,7 @@ std::vector<Nvml::Device> Nvml::Instances(void* handle) const {
   return instances;
 }
 
-absl::StatusOr<std::vector<Nvml::Device>> Nvml::Devices() const {
+absl::StatusOr<std::vector<Nvml::Device>> Nvml::Devices(std::vector<int>* uncut) const {
   unsigned count = 0;
   if (const int error = Call<int (*)(unsigned*)>("nvmlDeviceGetCount_v2", &count); error != 0) {
     return Failed(error);
@@ -114,12 +121,14 @@ absl::StatusOr<std::vector<Nvml::Device>> Nvml::Devices() const {
     if (const int error = Call<ByIndex>("nvmlDeviceGetHandleByIndex_v2", i, &handle); error != 0) {
       return Failed(error);
     }
-    std::vector<Device> parts = Instances(handle);
-    if (parts.empty()) {
+    std::optional<std::vector<Device>> parts = Instances(handle);
+    if (!parts.has_value()) {
       LS_ASSIGN_OR_RETURN(Device whole, Describe(handle));
-      parts.push_back(std::move(whole));
+      parts.emplace({std::move(whole)});
+    } else if (parts->empty() && uncut != nullptr) {
+      uncut->push_back(static_cast<int>(i));
     }
-    for (Device& part : parts) {
+    for (Device& part : *parts) {
       part.number = static_cast<int>(i);
       part.whole = handle;
       devices.push_back(std::move(part));
@@ -177,6 +186,21 @@ std::map<int64_t, int64_t> Nvml::Processes(const Device& device) const {
     processes[found[i].pid] = found[i].bytes == kNoValue ? 0 : static_cast<int64_t>(found[i].bytes);
   }
   return processes;
+}
+
+std::string WhyTooOld(const Nvml& nvml) {
+  const int version = nvml.CudaVersion();
+  if (version == 0 || version / 1000 >= kCudaMajor) return "";
+  return absl::StrCat("driver ", nvml.DriverVersion(), " runs CUDA ", version / 1000, ".",
+                      version % 1000 / 10, "; CUDA ", kCudaMajor, " needs driver ",
+                      kLeastCudaDriver, " or newer: update it, or use device: cpu");
+}
+
+std::string UncutText(int number) {
+  return absl::StrCat("GPU ", number,
+                      " is in MIG mode and has no instance, so CUDA does not see it: make some "
+                      "(nvidia-smi mig -cgi ... -C), or end that mode (nvidia-smi -i ",
+                      number, " -mig 0)");
 }
 
 std::vector<Nvml::Device> VisibleDevices(const std::vector<Nvml::Device>& devices,

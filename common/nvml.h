@@ -33,6 +33,10 @@ class Nvml {
   // The driver's version; empty when it does not say.
   std::string DriverVersion() const;
 
+  // The newest CUDA that the driver's library runs: 13000; 0 when it does not say. It may be newer
+  // than the driver (CUDA's forward compatibility).
+  int CudaVersion() const;
+
   // A GPU or an instance of one.
   struct Device {
     std::string uuid;  // "GPU-...", "MIG-..."
@@ -43,8 +47,9 @@ class Nvml {
     void* handle = nullptr;
     void* whole = nullptr;  // of the GPU that it is or belongs to
   };
-  // In the driver's order. Errors: Unavailable.
-  absl::StatusOr<std::vector<Device>> Devices() const;
+  // In the driver's order. A GPU that is in MIG mode and has no instance is not listed, since CUDA
+  // does not see it; its number is put into `uncut` (may be null). Errors: Unavailable.
+  absl::StatusOr<std::vector<Device>> Devices(std::vector<int>* uncut = nullptr) const;
 
   // What it does now. What the driver does not tell of this device is not set; all but memory and
   // utilisation is of the whole GPU.
@@ -105,8 +110,8 @@ class Nvml {
     return function == nullptr ? -1 : function(args...);
   }
   absl::StatusOr<Device> Describe(void* handle) const;
-  // The instances of a GPU; none when it is whole.
-  std::vector<Device> Instances(void* handle) const;
+  // The instances of a GPU; nothing when it is whole.
+  std::optional<std::vector<Device>> Instances(void* handle) const;
   // The numbers that functions of these shapes give; nothing when they fail.
   std::optional<unsigned> Number(const char* name, void* handle) const;
   std::optional<unsigned> NumberOf(const char* name, void* handle, unsigned kind) const;
@@ -114,6 +119,13 @@ class Nvml {
   void* const library_;
   bool started_ = false;
 };
+
+// Returns why the driver runs nothing of the CUDA that the module is built with, and what to do;
+// empty when it does, or does not say.
+std::string WhyTooOld(const Nvml& nvml);
+
+// Returns what is said of GPU `number` when it is in MIG mode and has no instance.
+std::string UncutText(int number);
 
 // Of `devices` those that CUDA_VISIBLE_DEVICES = `visible` leaves, in its order: numbers, or
 // beginnings of UUIDs. Null: all. As with the driver, what follows an unknown one is not seen.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/cuda_version.h"
 #include "common/nvml.h"
 #include "common/status.h"
 #include "engine/cuda/cudnn.h"
@@ -24,13 +25,15 @@ GpuFinding Driver() {
   const absl::StatusOr<std::unique_ptr<Nvml>> nvml = Nvml::Open();
   if (absl::IsNotFound(nvml.status())) {
     return {State::kMissing, "driver",
-            absl::StrCat(nvml.status().message(),
-                         ": install NVIDIA's driver (CUDA 13 needs 580 or newer)")};
+            absl::StrCat(nvml.status().message(), ": install NVIDIA's driver (CUDA ", kCudaMajor,
+                         " needs ", kLeastCudaDriver, " or newer)")};
   }
   const std::string version = nvml.ok() ? (*nvml)->DriverVersion() : "";
   if (version.empty()) {
     return {State::kMissing, "driver", "the driver does not answer: see nvidia-smi"};
   }
+  const std::string too_old = WhyTooOld(**nvml);
+  if (!too_old.empty()) return {State::kMissing, "driver", too_old};
   return {State::kGood, "driver", version};
 }
 

@@ -13,13 +13,15 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "common/cuda_libraries.h"
+#include "common/cuda_version.h"
 #include "common/status.h"
 
 namespace lockstep::engine::cuda {
 namespace {
 
 constexpr const char* kFile = "liblockstep_cuda.so";
-constexpr Code kOutOfMemory = 2;  // cudaErrorMemoryAllocation
+constexpr Code kOutOfMemory = 2;    // cudaErrorMemoryAllocation
+constexpr Code kDriverTooOld = 35;  // cudaErrorInsufficientDriver
 
 std::atomic<const Tables*> given{nullptr};
 
@@ -34,14 +36,7 @@ std::string ProgramFolder() {
 
 absl::StatusOr<const Tables*> Open() {
   std::string tried;
-  std::vector<std::string> paths;
-  if (const char* own = std::getenv("LOCKSTEP_CUDA_MODULE")) {
-    paths = {own};
-  } else {
-    paths = {absl::StrCat(ProgramFolder(), "/", kFile),
-             absl::StrCat(ProgramFolder(), "/../lib/", kFile)};
-  }
-  for (const std::string& path : paths) {
+  for (const std::string& path : ModulePaths()) {
     void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) {
       const char* error = ::dlerror();
@@ -60,6 +55,12 @@ absl::StatusOr<const Tables*> Open() {
 }
 
 }  // namespace
+
+std::vector<std::string> ModulePaths() {
+  if (const char* own = std::getenv("LOCKSTEP_CUDA_MODULE")) return {own};
+  const std::string folder = ProgramFolder();
+  return {absl::StrCat(folder, "/", kFile), absl::StrCat(folder, "/../lib/", kFile)};
+}
 
 absl::StatusOr<const Tables*> LoadModule() {
   if (const Tables* tables = given.load()) return tables;
@@ -111,8 +112,13 @@ absl::StatusOr<std::vector<DeviceProperties>> ListDevices() {
   int count = 0;
   const Code code = tables->runtime->device_count(&count);
   if (code != 0) {
+    std::string remedy;
+    if (code == kDriverTooOld) {
+      remedy = absl::StrCat(" (CUDA ", kCudaMajor, " needs driver ", kLeastCudaDriver,
+                            " or newer: update it, or use device: cpu)");
+    }
     return absl::FailedPreconditionError(
-        absl::StrCat("no GPU can be used: ", tables->runtime->error_text(code)));
+        absl::StrCat("no GPU can be used: ", tables->runtime->error_text(code), remedy));
   }
   if (count == 0) return absl::FailedPreconditionError("this host has no GPU");
   std::vector<DeviceProperties> devices(static_cast<size_t>(count));

@@ -18,6 +18,9 @@ namespace lockstep::engine::cuda {
 // program. Errors: FailedPrecondition with what is missing and what to do; the same at each call.
 absl::StatusOr<const Tables*> LoadModule();
 
+// Where that is looked for, in this order.
+std::vector<std::string> ModulePaths();
+
 // Loads the library of matrix products ($LOCKSTEP_CUBLASLT_LIBRARY, else where CUDA's libraries may
 // lie) and starts it on the current device. Errors: FailedPrecondition with what is missing.
 absl::Status LoadMatmul(const Tables& tables);

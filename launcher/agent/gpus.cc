@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/cpu_list.h"
+#include "common/log.h"
 #include "common/nvml.h"
 #include "common/status.h"
 #include "launcher/agent/host.h"
@@ -30,9 +31,10 @@ std::string NearCpus(const Nvml& nvml, const Nvml::Device& device) {
 
 absl::StatusOr<GpuList> AskDriver() {
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<Nvml> nvml, Nvml::Open());
-  LS_ASSIGN_OR_RETURN(const std::vector<Nvml::Device> devices, nvml->Devices());
   GpuList list;
+  LS_ASSIGN_OR_RETURN(const std::vector<Nvml::Device> devices, nvml->Devices(&list.uncut));
   list.driver = nvml->DriverVersion();
+  list.too_old = WhyTooOld(*nvml);
   for (const Nvml::Device& device : VisibleDevices(devices, std::getenv("CUDA_VISIBLE_DEVICES"))) {
     list.gpus.push_back(
         {device.uuid, device.name, device.memory, device.used, NearCpus(*nvml, device)});
@@ -63,7 +65,13 @@ std::vector<Gpu> UsableGpus() {
   }
   if (::access(path.c_str(), R_OK) != 0) return {};
   absl::StatusOr<GpuList> list = ListGpus();
-  return list.ok() ? std::move(list->gpus) : std::vector<Gpu>();
+  if (!list.ok()) return {};
+  for (const int number : list->uncut) LS_LOG_WARNING << UncutText(number);
+  if (!list->too_old.empty() && !list->gpus.empty()) {
+    LS_LOG_WARNING << "no GPU of this host is used: " << list->too_old;
+    return {};
+  }
+  return std::move(list->gpus);
 }
 
 }  // namespace lockstep::launcher

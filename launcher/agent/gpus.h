@@ -23,13 +23,17 @@ struct Gpu {
 struct GpuList {
   std::string driver;  // its version
   std::vector<Gpu> gpus;
+  std::string too_old;  // why it runs nothing of this build, and what to do; empty: it does
+  std::vector<int>
+      uncut;  // numbers of GPUs in MIG mode without an instance, which are not in `gpus`
 };
 
 // Those that CUDA_VISIBLE_DEVICES leaves, in its order. LOCKSTEP_GPUS ("GPU-a,MIG-b", or nothing)
 // takes the driver's place. Errors: NotFound without a driver; Unavailable when it fails.
 absl::StatusOr<GpuList> ListGpus();
 
-// The GPUs that workers of this build can use: none without the CUDA module beside the worker.
+// The GPUs that workers of this build can use: none without the CUDA module beside the worker, or
+// with a driver that is too old for it, which is logged, as GPUs without their instances are.
 std::vector<Gpu> UsableGpus();
 
 }  // namespace lockstep::launcher

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVIDIA's management library for tests (LOCKSTEP_NVML_LIBRARY): a whole GPU, and one that is cut
 // into two instances and not well. LOCKSTEP_FAKE_NVML_CPUS gives the CPUs near both, as bits of a
-// number; with LOCKSTEP_FAKE_NVML_APART the GPUs cannot reach each other. Thread-safety:
-// thread-safe.
+// number; with LOCKSTEP_FAKE_NVML_APART the GPUs cannot reach each other, with
+// LOCKSTEP_FAKE_NVML_UNCUT the second has no instance although it is in that mode.
+// LOCKSTEP_FAKE_NVML_DRIVER is the driver's version, LOCKSTEP_FAKE_NVML_CUDA the CUDA that its
+// library runs. Thread-safety: thread-safe.
 #include <unistd.h>
 
 #include <cstdio>
@@ -52,7 +54,13 @@ extern "C" {
 int nvmlInit_v2() { return 0; }
 int nvmlShutdown() { return 0; }
 int nvmlSystemGetDriverVersion(char* text, unsigned bytes) {
-  std::snprintf(text, bytes, "580.1");
+  const char* const given = std::getenv("LOCKSTEP_FAKE_NVML_DRIVER");
+  std::snprintf(text, bytes, "%s", given == nullptr ? "580.1" : given);
+  return 0;
+}
+int nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  const char* const given = std::getenv("LOCKSTEP_FAKE_NVML_CUDA");
+  *version = given == nullptr ? 13000 : std::atoi(given);
   return 0;
 }
 int nvmlDeviceGetCount_v2(unsigned* count) {
@@ -86,6 +94,7 @@ int nvmlDeviceGetMaxMigDeviceCount(void*, unsigned* count) {
 }
 int nvmlDeviceGetMigDeviceHandleByIndex(void*, unsigned index, void** device) {
   if (index != 0 && index != 2) return kNotFound;
+  if (std::getenv("LOCKSTEP_FAKE_NVML_UNCUT") != nullptr) return kNotFound;
   *device = &devices[index == 0 ? 2 : 3];
   return 0;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/commands/doctor.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +18,7 @@
 #include "common/json.h"
 #include "common/nvml.h"
 #include "engine/cuda/doctor.h"
+#include "engine/cuda/module.h"
 #include "engine/engine.h"
 #include "engine/exec/kernel_choice.h"
 #include "worker/commands/gpu_health.h"
@@ -151,6 +154,25 @@ void Print(const engine::KernelChoices& choices) {
   }
 }
 
+// Returns whether an agent gives its workers GPUs here: it goes by the module's file and by what
+// the driver says, and loads nothing.
+bool AgentsDealGpus() {
+  if (::access(engine::cuda::ModulePaths().front().c_str(), R_OK) != 0) return false;
+  if (const char* given = std::getenv("LOCKSTEP_GPUS")) return *given != '\0';
+  const absl::StatusOr<std::unique_ptr<Nvml>> nvml = Nvml::Open();
+  if (!nvml.ok() || !WhyTooOld(**nvml).empty()) return false;
+  const absl::StatusOr<std::vector<Nvml::Device>> devices = (*nvml)->Devices();
+  return devices.ok() && !VisibleDevices(*devices, std::getenv("CUDA_VISIBLE_DEVICES")).empty();
+}
+
+const char* Conclusion(bool usable) {
+  if (usable) return "device: cuda can be used here";
+  return AgentsDealGpus()
+             ? "device: cuda cannot be used here, and jobs of device: auto are given GPUs "
+               "all the same: see to what is missing, or use device: cpu"
+             : "device: cuda cannot be used here; device: auto takes the CPU";
+}
+
 }  // namespace
 
 bool AnswerDoctor(bool json) {
@@ -189,8 +211,7 @@ bool AnswerDoctor(bool json) {
     answer.Add("cuda", usable).Raw("parts", parts.Done());
     std::printf("%s\n", answer.Done().c_str());
   } else {
-    std::printf("%s\n", usable ? "device: cuda can be used here"
-                               : "device: cuda cannot be used here; device: auto takes the CPU");
+    std::printf("%s\n", Conclusion(usable));
   }
   return usable;
 }

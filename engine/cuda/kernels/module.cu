@@ -2,7 +2,11 @@
 // The module's one symbol. LOCKSTEP_CUDA_ARCHITECTURES names what it was compiled for.
 #include <cuda_runtime.h>
 
+#include "common/cuda_version.h"
 #include "engine/cuda/kernels/runtime.h"
+
+static_assert(CUDART_VERSION / 1000 == lockstep::kCudaMajor,
+              "another CUDA: change common/cuda_version.h, with the driver that it needs");
 
 #ifdef LOCKSTEP_SM90A
 #define LS_WARPGROUPS true

@@ -405,6 +405,34 @@ train:
         _, out, _ = self.launch("doctor", env=dict(one, LOCKSTEP_FAKE_NCCL_VERSION="22907"))
         self.assertRegex(out, r"reduction +absent +by NCCL: nothing to try with one GPU")
 
+    def test_a_driver_that_is_too_old_leaves_auto_to_the_cpu(self):
+        old = {"LOCKSTEP_CUDA_MODULE": MODULE, "LOCKSTEP_NVML_LIBRARY": NVML,
+               "LOCKSTEP_FAKE_NVML_DRIVER": "570.124.06", "LOCKSTEP_FAKE_NVML_CUDA": "12080"}
+        text = job().replace("device: cuda", "device: auto")
+        code, out, err = self.launch("-o", "json", self.write("auto.yaml", text), env=old)
+        self.assertEqual(code, 0, err)
+        why = "driver 570.124.06 runs CUDA 12.8; CUDA 13 needs driver 580 or newer: update it, or use device: cpu"
+        self.assertEqual(err.count(f"no GPU of this host is used: {why}"), 1, err)
+        code, _, err = self.launch(self.write("cuda.yaml", job()), env=old)
+        self.assertNotEqual(code, 0)
+        self.assertIn("this host has no GPU left for worker 0", err)
+        code, out, _ = self.launch("doctor", env=old)
+        self.assertEqual(code, 1)
+        self.assertRegex(out, f"driver +missing +{why}")
+        self.assertIn("device: cuda cannot be used here; device: auto takes the CPU", out)
+
+    def test_doctor_says_where_auto_does_not_take_the_cpu(self):
+        # An emulated GPU has no name that the driver knows, so a real module's part is played by a file that is none.
+        module = self.write("liblockstep_cuda.so", "")
+        code, out, _ = self.launch("doctor", env={"LOCKSTEP_CUDA_MODULE": module, "LOCKSTEP_NVML_LIBRARY": NVML})
+        self.assertEqual(code, 1)
+        self.assertIn("jobs of device: auto are given GPUs all the same", out)
+
+    def test_a_gpu_in_mig_mode_without_an_instance_is_told(self):
+        _, out, _ = self.launch("doctor", env={"LOCKSTEP_CUDA_MODULE": "/nowhere.so", "LOCKSTEP_NVML_LIBRARY": NVML,
+                                               "LOCKSTEP_FAKE_NVML_UNCUT": "1"})
+        self.assertRegex(out, "MIG +doubtful GPU 1 is in MIG mode and has no instance")
+
     def test_doctor_tells_what_the_driver_says(self):
         driver = {"LOCKSTEP_CUDA_MODULE": "/nowhere.so", "LOCKSTEP_NVML_LIBRARY": NVML}
         _, out, _ = self.launch("doctor", "-o", "json", env=driver)

@@ -18,6 +18,7 @@ namespace lockstep::launcher {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 
 class GpusTest : public testing::Test {
@@ -26,6 +27,13 @@ class GpusTest : public testing::Test {
     ::setenv("LOCKSTEP_NVML_LIBRARY", LOCKSTEP_FAKE_NVML, 1);
     ::unsetenv("CUDA_VISIBLE_DEVICES");
     ::unsetenv("LOCKSTEP_GPUS");
+    ::setenv("LOCKSTEP_CUDA_MODULE", "/dev/null", 1);  // there is one
+  }
+  void TearDown() override {
+    for (const char* name : {"LOCKSTEP_FAKE_NVML_CUDA", "LOCKSTEP_FAKE_NVML_DRIVER",
+                             "LOCKSTEP_FAKE_NVML_UNCUT", "LOCKSTEP_CUDA_MODULE"}) {
+      ::unsetenv(name);
+    }
   }
   static std::vector<std::string> Uuids() {
     const auto list = ListGpus();
@@ -56,6 +64,32 @@ TEST_F(GpusTest, TheEnvironmentChooses) {
 TEST_F(GpusTest, WithoutADriverItSaysSo) {
   ::setenv("LOCKSTEP_NVML_LIBRARY", "/nowhere.so", 1);
   EXPECT_EQ(ListGpus().status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(GpusTest, ADriverThatIsTooOldForCudaGivesNoneAndSaysSo) {
+  EXPECT_EQ(UsableGpus().size(), 3);
+  ::setenv("LOCKSTEP_FAKE_NVML_DRIVER", "570.124.06", 1);
+  ::setenv("LOCKSTEP_FAKE_NVML_CUDA", "12080", 1);
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(UsableGpus(), IsEmpty());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("driver 570.124.06 runs CUDA 12.8; CUDA 13 needs driver 580 or newer"));
+  // Beside an old driver there may be a newer one's libraries, which run it.
+  ::setenv("LOCKSTEP_FAKE_NVML_CUDA", "13010", 1);
+  EXPECT_EQ(UsableGpus().size(), 3);
+  // One that does not say is tried.
+  ::setenv("LOCKSTEP_FAKE_NVML_CUDA", "0", 1);
+  EXPECT_EQ(UsableGpus().size(), 3);
+}
+
+TEST_F(GpusTest, AGpuThatIsToBeCutAndIsNotYetIsNotListed) {
+  ::setenv("LOCKSTEP_FAKE_NVML_UNCUT", "1", 1);
+  EXPECT_THAT(Uuids(), ElementsAre("GPU-aaaa"));
+  EXPECT_THAT(ListGpus()->uncut, ElementsAre(1));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(UsableGpus().size(), 1);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("GPU 1 is in MIG mode and has no instance"));
 }
 
 TEST_F(GpusTest, UsageIsThatOfTheDriver) {

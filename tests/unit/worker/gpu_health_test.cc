@@ -27,6 +27,7 @@ class GpuHealthTest : public testing::Test {
   void SetUp() override {
     ::setenv("LOCKSTEP_NVML_LIBRARY", LOCKSTEP_FAKE_NVML, 1);
     ::unsetenv("LOCKSTEP_FAKE_NVML_APART");
+    ::unsetenv("LOCKSTEP_FAKE_NVML_UNCUT");
     ::setenv("LOCKSTEP_FAKE_NVML_CPUS", "0xffffffffffffffff", 1);
     std::filesystem::remove_all(root_);
     Write("bus/pci/drivers/nvidia/0000:3b:00.0/local_cpulist", "0-31");
@@ -64,6 +65,16 @@ TEST_F(GpuHealthTest, PlacesHaveNodesAndCpus) {
   places = Of("place");
   EXPECT_EQ(places[0].text, "GPU 0 at 0000:3b:00.0, NUMA node 1, near CPUs 0-31");
   EXPECT_EQ(places[1].text, "GPU 1 at 0000:9a:00.0");
+}
+
+TEST_F(GpuHealthTest, AGpuThatHasNoInstanceYetIsTold) {
+  EXPECT_TRUE(Of("MIG").empty());
+  ::setenv("LOCKSTEP_FAKE_NVML_UNCUT", "1", 1);
+  const auto told = Of("MIG");
+  ASSERT_EQ(told.size(), 1);
+  EXPECT_EQ(told[0].state, State::kDoubtful);
+  EXPECT_THAT(told[0].text, HasSubstr("GPU 1 is in MIG mode and has no instance"));
+  EXPECT_EQ(Of("place").size(), 1);
 }
 
 TEST_F(GpuHealthTest, CpusThatMayNotBeUsedAreTold) {
