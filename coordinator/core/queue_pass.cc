@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <unordered_set>
 #include <utility>
 
@@ -167,16 +168,37 @@ class Pass {
     return true;
   }
 
-  // Keeps room for the first one that has none. False: there will never be any as things are.
+  // Returns whether the job would have more there than its user may; the quota counts GPUs, and
+  // workers that are as many as a node has, where they are.
+  bool IsOverQuota(const Ask& ask, const Placement& placement) {
+    std::vector<Free> free = Whole(queue_.cluster);
+    std::vector<Taken> holds;
+    for (const auto& [node, workers] : placement) {
+      holds.push_back(Take(ask, queue_.cluster, node, workers, free));
+    }
+    Use use = UseOf(holds);
+    Owe(std::max(0, ask.wanted - use.slots), use);
+    Add(uses_[ask.user], use);
+    return Exceeds(QuotaOf(rules_, ask.user), use);
+  }
+
+  // Keeps room for the first one that has none. False: there will never be any as things are, or
+  // none that its user may have now.
   bool Reserve(int place, const Waiting& waiting) {
-    if (!waiting.special && never_.contains(waiting.ask->shape)) return false;
+    const std::string& shape = waiting.ask->shape;
+    const std::pair<std::string, std::string> of_user{waiting.ask->user, shape};
+    if (!waiting.special && (never_.contains(shape) || over_.contains(of_user))) return false;
     std::vector<Running> running = queue_.running;
     running.insert(running.end(), started_.begin(), started_.end());
     Decisions room;
     if (rules_.preempt) room = MakeRoom(queue_.cluster, waiting, running);
     std::optional<Reservation> reservation = WhenFree(queue_, waiting, running);
     if (!reservation) {
-      if (!waiting.special) never_.insert(waiting.ask->shape);
+      if (!waiting.special) never_.insert(shape);
+      return false;
+    }
+    if (IsOverQuota(*waiting.ask, reservation->placement)) {
+      if (!waiting.special) over_.insert(of_user);
       return false;
     }
     decisions_.stop = std::move(room.stop);
@@ -194,6 +216,8 @@ class Pass {
   bool over_quota_ = false;  // the last one: no room would help it
   // Shapes for which there is no room now, none that does not delay the reservation, and none ever.
   std::unordered_set<std::string> none_, none_for_long_, never_;
+  // Users and shapes for which room would be more than their quota.
+  std::set<std::pair<std::string, std::string>> over_;
 };
 
 // Frees what has ended by `queue.now`.

@@ -177,14 +177,20 @@ std::string WaitingTexts::OfNodes(const Job& job, const Waiting& waiting) {
   return absl::StrCat(text, closed_, WhyNotRankZero(job, waiting));
 }
 
-// A job that has GPUs where there are enough asks for none where no node of it has.
+// A job that has GPUs where there are enough asks for none where no node of it has. One whose
+// workers are as many as its nodes have asks for those of empty nodes.
 std::string WaitingTexts::WhyNotWithinQuota(const Waiting& waiting) {
   const QueueRules rules = RulesOf(state_.options);
-  std::string why = WhyOverQuota(rules, view_.queue.running, *waiting.ask);
-  if (why.empty() || waiting.ask->gpus != Ask::Gpus::kWhereEnough || CountsOf(waiting).gpus) {
-    return why;
-  }
+  const Quota& quota = QuotaOf(rules, waiting.ask->user);
+  if (quota.slots == 0 && quota.gpus == 0 && quota.jobs == 0) return "";
   Ask ask = *waiting.ask;
+  if (!ask.counted.empty()) {
+    const Offer whole{view_.queue.cluster, whole_, nullptr, waiting.barred};
+    ask.wanted = std::max(ask.wanted, Workers(Place(ask, whole)));
+    ask.gpus = CountedDevice(ask, whole) == "cuda" ? Ask::Gpus::kAlways : Ask::Gpus::kNever;
+  }
+  std::string why = WhyOverQuota(rules, view_.queue.running, ask);
+  if (why.empty() || ask.gpus != Ask::Gpus::kWhereEnough || CountsOf(waiting).gpus) return why;
   ask.gpus = Ask::Gpus::kNever;
   return WhyOverQuota(rules, view_.queue.running, ask);
 }
