@@ -53,6 +53,17 @@ std::string Found(const YamlNode& node) {
   return "";
 }
 
+// Of "10:", which YAML takes for a key without a value.
+std::string ColonAdvice(const YamlNode& node) {
+  if (node.kind != YamlNode::Kind::kMap || node.entries.size() != 1) return "";
+  const YamlEntry& entry = node.entries.front();
+  if (entry.key.kind != YamlNode::Kind::kScalar || entry.value.kind != YamlNode::Kind::kNull) {
+    return "";
+  }
+  return absl::StrCat("; a value that ends in ':' has to be in quotes, as \"",
+                      Printable(entry.key.text), ":\"");
+}
+
 bool IsVariable(absl::string_view text) {
   if (text.empty() || absl::ascii_isdigit(text[0])) return false;
   return std::all_of(text.begin(), text.end(),
@@ -87,9 +98,10 @@ class Decoder {
                   const YamlNode& node, const Place& place, const std::string& path,
                   const Descriptor& type);
 
-  void Expected(const YamlEntry& entry, const std::string& path, absl::string_view what) {
-    reporter_.Error(ValuePlace(entry),
-                    absl::StrCat("'", path, "': expected ", what, ", found ", Found(entry.value)));
+  void Expected(const YamlEntry& entry, const std::string& path, absl::string_view what,
+                absl::string_view advice = "") {
+    reporter_.Error(ValuePlace(entry), absl::StrCat("'", path, "': expected ", what, ", found ",
+                                                    Found(entry.value), advice));
   }
 
   Reporter& reporter_;
@@ -188,7 +200,7 @@ void Decoder::DecodeField(const YamlEntry& entry, const std::string& path,
     return;
   }
   if (entry.value.kind != YamlNode::Kind::kScalar) {
-    return Expected(entry, path, "a single value");
+    return Expected(entry, path, "a single value", ColonAdvice(entry.value));
   }
   const std::string error = DecodeScalar(message, field, entry.value);
   if (error.empty()) return;

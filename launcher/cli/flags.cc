@@ -118,7 +118,8 @@ const std::vector<Flag>& AllFlags() {
       {.name = "profile-steps",
        .value = "A:B",
        .verbs = kJobVerbs,
-       .help = "measure steps A to B (the same as --set profile.steps=A:B)"},
+       .help = "measure steps A to B (the same as --set profile.steps=A:B; A: as --set "
+               "'profile.steps=\"A:\"')"},
       {.name = "profile-sort",
        .value = "KEY",
        .verbs = kJobVerbs,

@@ -68,6 +68,11 @@ TEST(JobErrors, SetIsShownWithACaret) {
             "--set: error: 'train.epochs' is 'ten': expected a whole number\n"
             "      | --set train.epochs=ten\n"
             "      |                    ^~~\n");
+  EXPECT_THAT(Errors(kGood, {"profile.steps=10:"}),
+              HasSubstr("'profile.steps': expected a single value, found a mapping; a value that "
+                        "ends in ':' has to be in quotes, as \"10:\""));
+  EXPECT_THAT(Errors(kGood, {"profile.steps={a: b}"}), Not(HasSubstr("quotes")));
+  EXPECT_EQ(Errors(kGood, {"profile.steps=\"10:\""}), "");
   EXPECT_THAT(Errors(kGood, {"train.epochs"}), HasSubstr("expected path=value"));
   EXPECT_THAT(Errors(kGood, {"train.epochs.x=1"}), HasSubstr("nothing is below it"));
   EXPECT_THAT(Errors(kGood, {"train.epochs=[1"}), HasSubstr("not valid YAML"));
