@@ -244,19 +244,24 @@ absl::Status Tidy(Storage* storage, const std::string& folder, const std::string
   return failed;
 }
 
-absl::Status Prune(Storage* storage, const std::string& folder, int keep, const Manifest& own) {
+absl::Status Prune(Storage* storage, const std::string& folder, int keep, const Manifest& own,
+                   bool alone) {
   LS_ASSIGN_OR_RETURN(const FolderContents contents, FindCheckpoints(storage, folder));
   // What cannot be read is nobody's to remove.
   std::set<std::string> removed;
   std::set<int64_t> bests;
   int64_t newest_best = 0;
+  int64_t decided = 0;  // no checkpoint to come has a best step before it that none has now
   int count = 0;
   for (const FoundCheckpoint& found : contents.checkpoints) {
     if (IsRival(found.manifest, own)) {
       bests.insert(found.manifest.best_step);
       continue;
     }
-    if (count == 0) newest_best = found.manifest.best_step;
+    if (count == 0) {
+      newest_best = found.manifest.best_step;
+      decided = alone ? found.manifest.step : newest_best;
+    }
     const bool best = newest_best > 0 && found.manifest.step == newest_best;
     if (count++ >= keep && !best) {
       removed.insert(CheckpointName(found.manifest.step));
@@ -270,7 +275,7 @@ absl::Status Prune(Storage* storage, const std::string& folder, int keep, const 
     if (removed.count(name) > 0) {
       failed.Update(RemoveCheckpoint(storage, folder, name));
     } else if (const int64_t step = StepOf(name, "best-", ".safetensors");
-               step >= 0 && step < newest_best && bests.count(step) == 0 && contents.unread.ok()) {
+               step >= 0 && step < decided && bests.count(step) == 0 && contents.unread.ok()) {
       // (A checkpoint that could not be looked at may know of it.)
       failed.Update(storage->Remove(In(folder, name)));
     }

@@ -107,9 +107,12 @@ absl::Status Tidy(Storage* storage, const std::string& folder, const std::string
                   int64_t settled);
 
 // Removes all checkpoints but the `keep` newest and that of their best step, and the best weights
-// that none of them knows of. The newest is that of `own`, there whole: whoever calls has read it
-// back. What its rivals saved is not theirs: it does not count and stays. Errors: as Tidy.
-absl::Status Prune(Storage* storage, const std::string& folder, int keep, const Manifest& own);
+// that none of them knows of: those of steps before the newest one's best and, where no other run
+// is known to save there (`alone`), before the newest one: nobody comes to know of them any more.
+// The newest is that of `own`, there whole: whoever calls has read it back. What its rivals saved
+// is not theirs: it does not count and stays. Errors: as Tidy.
+absl::Status Prune(Storage* storage, const std::string& folder, int keep, const Manifest& own,
+                   bool alone);
 
 }  // namespace lockstep::checkpoint
 

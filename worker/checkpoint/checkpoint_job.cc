@@ -258,7 +258,8 @@ absl::Status CheckpointJob::PointToNewest(const checkpoint::Manifest& manifest) 
 absl::Status CheckpointJob::RemoveOld(const checkpoint::Manifest& manifest) {
   checkpoint::Storage* const storage = settings_.storage;
   absl::Status removed = checkpoint::Tidy(storage, settings_.folder, settings_.writer, step());
-  removed.Update(checkpoint::Prune(storage, settings_.folder, settings_.keep, manifest));
+  const bool alone = settings_.alone != nullptr && settings_.alone();
+  removed.Update(checkpoint::Prune(storage, settings_.folder, settings_.keep, manifest, alone));
   return removed;
 }
 

@@ -56,6 +56,9 @@ class CheckpointJob {
     // Whether the job before this one said that the links for people could not be made: then they
     // are not told of again until they can. The checkpoint thread's; may be null.
     bool* links_told = nullptr;
+    // Returns whether no other run saves in the folder; false where that cannot be told. The
+    // checkpoint thread. May be empty: it cannot.
+    std::function<bool()> alone;
   };
   enum class State { kWorking, kDurable, kPublished, kFailed };
 

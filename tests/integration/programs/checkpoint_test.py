@@ -388,6 +388,34 @@ class Checkpoints(harness.ProgramTest):
         self.assertTrue(all(injection["happened"] for injection in result["injections"]), result)
         self.assertEqual(self.outcome(result), wanted)
 
+    def test_better_weights_take_the_place_of_those_before(self):
+        """Each evaluation is better, and no checkpoint is made before the 70th step."""
+        def kept():
+            names = os.listdir(self.in_dir(SAVED)) if os.path.isdir(self.in_dir(SAVED)) else []
+            return sorted(int(name[5:15]) for name in names if name.startswith("best-"))
+
+        self.job = self.write("tiny.yaml", harness.synthetic_job(
+            steps=80, train_extra="  eval: {every: 2 steps}\n  best: {metric: loss}\n",
+            extra="checkpoint: {every: 70 steps}\n"))
+        child = self.start("launcher", "chaos", "--hang", "rank:1@step:50", "--set", "failure_detection=10m", self.job)
+        wait_until(lambda: max(kept(), default=0) >= 40, 30, "best weights of the 40th step or later")
+        wait_until(lambda: len(kept()) == 1, 10, "a single file of best weights")
+        child.kill()
+        child.communicate()
+        self.assert_nothing_left(5)
+        # As when they died before they had removed one.
+        shutil.copyfile(self.in_dir(SAVED, f"best-{kept()[0]:010}.safetensors"),
+                        self.in_dir(SAVED, f"best-{kept()[0] - 1:010}.safetensors"))
+        result = self.train(self.job)
+        known = set()
+        for name in self.checkpoints():
+            with open(self.in_dir(SAVED, name, "manifest.json"), encoding="utf-8") as file:
+                known.add(json.load(file)["checkpoint"]["best_step"])
+        self.assertEqual(self.checkpoints(), [f"step-{step:010}" for step in (70, 80)])
+        self.assertEqual(kept(), sorted(known))
+        self.assertEqual(read_safetensors(self.in_dir(SAVED, "best")),
+                         read_safetensors(self.in_dir(os.path.dirname(result["model"]["path"]), "best.safetensors")))
+
     def test_files_are_those_that_the_ecosystem_reads(self):
         result = self.train(self.job)
         last = self.in_dir(SAVED, "last")

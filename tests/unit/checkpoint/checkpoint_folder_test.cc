@@ -63,11 +63,11 @@ class CheckpointFolderTest : public ::testing::Test {
   }
 
   // As the run with this number, which saved the newest.
-  absl::Status PruneAs(int64_t sequence, int keep) {
+  absl::Status PruneAs(int64_t sequence, int keep, bool alone = true) {
     Manifest own;
     own.sequence = sequence;
     own.run = absl::StrCat("run", sequence);
-    return Prune(&storage_, folder_, keep, own);
+    return Prune(&storage_, folder_, keep, own, alone);
   }
 
   std::vector<std::string> Names() {
@@ -182,14 +182,19 @@ TEST_F(CheckpointFolderTest, KeepsTheNewestAndTheBest) {
   }
   Touch("notes.txt");
   Touch("step-me");
-  ASSERT_TRUE(PruneAs(6, /*keep=*/3).ok());
+  ASSERT_TRUE(PruneAs(6, /*keep=*/3, /*alone=*/false).ok());
   EXPECT_THAT(Steps(), ElementsAre(6, 5, 4, 2));
   EXPECT_THAT(Names(),
               ElementsAre("best-0000000002.safetensors", "best-0000000003.safetensors",
                           "best-0000000004.safetensors", "best-0000000005.safetensors",
                           "best-0000000006.safetensors", "notes.txt", "step-0000000002",
                           "step-0000000004", "step-0000000005", "step-0000000006", "step-me"))
-      << "a best one that is newer than every checkpoint is the next one's";
+      << "they may be another run's";
+  ASSERT_TRUE(PruneAs(6, /*keep=*/3).ok());
+  EXPECT_THAT(Names(), ElementsAre("best-0000000002.safetensors", "best-0000000006.safetensors",
+                                   "notes.txt", "step-0000000002", "step-0000000004",
+                                   "step-0000000005", "step-0000000006", "step-me"))
+      << "a best one that is no older than every checkpoint is the next one's";
   ASSERT_TRUE(PruneAs(6, /*keep=*/1).ok());
   EXPECT_THAT(Steps(), ElementsAre(6, 2));
 }

@@ -154,6 +154,25 @@ TEST_F(KeptBestTest, WhereAnotherRunSavesAllStay) {
   }
 }
 
+// As those of a worker that died before it had removed them, of steps that were not saved.
+TEST_F(KeptBestTest, WhatTheDeadLeftGoesWithTheFirstCheckpointAfterIt) {
+  for (const bool alone : {true, false}) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    for (const int64_t step : {2, 3, 4, 9}) {
+      std::ofstream(absl::StrCat(folder_, "/", checkpoint::BestName(step))) << "left";
+    }
+    Job other(folder_, 1, "other");
+    if (!alone) Begin(&other);
+    Job job(folder_, 1);
+    Begin(&job);
+    Keep(&job, 1);
+    for (int i = 0; i < 4; ++i) job.Step();
+    job.Complete();
+    EXPECT_EQ(Kept(&job), alone ? Steps({1, 4, 9}) : Steps({1, 2, 3, 4, 9}));
+  }
+}
+
 // Whoever dies over it leaves what the checkpoints know, and the new ones whole.
 TEST_F(KeptBestTest, WhatCannotBeRemovedCostsNothing) {
   Job job(folder_, 1);
