@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -66,9 +67,13 @@ std::vector<Gpu> UsableGpus() {
   if (::access(path.c_str(), R_OK) != 0) return {};
   absl::StatusOr<GpuList> list = ListGpus();
   if (!list.ok()) return {};
-  for (const int number : list->uncut) LS_LOG_WARNING << UncutText(number);
+  static std::atomic<bool> said = false;
+  const bool says = !said.exchange(true);
+  for (const int number : list->uncut) {
+    if (says) LS_LOG_WARNING << UncutText(number);
+  }
   if (!list->too_old.empty() && !list->gpus.empty()) {
-    LS_LOG_WARNING << "no GPU of this host is used: " << list->too_old;
+    if (says) LS_LOG_WARNING << "no GPU of this host is used: " << list->too_old;
     return {};
   }
   return std::move(list->gpus);

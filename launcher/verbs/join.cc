@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "common/service_manager.h"
 #include "common/status.h"
 #include "launcher/agent/agent.h"
+#include "launcher/agent/gpus.h"
 #include "launcher/agent/host.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/local_run/stop_signals.h"
@@ -46,7 +48,9 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
   LS_ASSIGN_OR_RETURN(options.coordinator, ClientOptionsOf(args.coordinator));
   LS_ASSIGN_OR_RETURN(options.worker_program, FindProgram("worker", "LOCKSTEP_WORKER"));
   options.spawner = spawner;
-  options.slots = args.slots.value_or(AvailableCpus());
+  // A container's limit of processors may be below its GPUs, each of which has a worker.
+  options.slots =
+      args.slots.value_or(std::max(AvailableCpus(), static_cast<int>(UsableGpus().size())));
   options.labels = args.labels;
   options.runs_dir = args.runs_dir;
   options.state_dir = args.state_dir;
