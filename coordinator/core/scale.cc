@@ -171,6 +171,10 @@ absl::Status AddPlace(Context& context, Job& job) {
   }
   Slot* slot = AddSlot(context, job, /*may_wait=*/true);
   if (slot == nullptr) {
+    if (static_cast<int>(job.slots.size()) >= kMaxWorkers) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("a job has at most ", kMaxWorkers, " workers with its spares"));
+    }
     if (FindRoom(context, job) != nullptr) {
       return absl::ResourceExhaustedError(
           "no connected node has a free slot but those that are kept for a job which waits");

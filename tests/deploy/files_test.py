@@ -434,6 +434,14 @@ class HostFilesTest(unittest.TestCase):
         self.assertEqual(self.install("10.0.0.2:7070"), (0, "host1: installed\n"))
         self.assertEqual(sorted(self.defaults()), sorted(["LOCKSTEP_COORDINATOR=10.0.0.2:7070", *kept]))
         self.assertEqual(os.stat(os.path.join(self.dir, path)).st_mode & 0o777, 0o600)
+        # One that is a link, as to a store of such files, stays one.
+        path = os.path.join(self.dir, path)
+        os.rename(path, os.path.join(self.dir, "store"))
+        os.symlink(os.path.join(self.dir, "store"), path)
+        self.assertEqual(self.install("10.0.0.3:7070"), (0, "host1: installed\n"))
+        self.assertEqual(sorted(self.defaults()), sorted(["LOCKSTEP_COORDINATOR=10.0.0.3:7070", *kept]))
+        self.assertTrue(os.path.islink(path))
+        self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
 
     def test_what_it_has_put_there_is_removed_and_nothing_else(self):
         self.assertEqual(self.install()[0], 0)

@@ -281,8 +281,9 @@ absl::Status AnswerCompare(const CompareRequest& request, bool json, bool* diffe
   const int64_t step = request.step() > 0 ? request.step() : 1;
   if (step > compiled.total_steps || request.shard() < 0 ||
       request.shard() >= job.train().shards()) {
-    return absl::InvalidArgumentError(absl::StrCat("the job has steps 1 to ", compiled.total_steps,
-                                                   " and shards 0 to ", job.train().shards() - 1));
+    return OfCommandLine(
+        absl::InvalidArgumentError(absl::StrCat("the job has steps 1 to ", compiled.total_steps,
+                                                " and shards 0 to ", job.train().shards() - 1)));
   }
   std::vector<int64_t> indices(static_cast<size_t>(compiled.sampler->samples_per_shard()));
   compiled.sampler->Indices(step - 1, request.shard(), absl::MakeSpan(indices));

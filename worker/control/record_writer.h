@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <tuple>
@@ -41,13 +42,20 @@ class RecordWriter {
     const auto incarnation = [&generation](int member) -> const std::string& {
       return generation.members(member).incarnation();
     };
-    const int longest = *std::ranges::min_element(holders, {}, [&](int holder) {
-      return std::tuple(since_.at(incarnation(holder)), holder);
-    });
+    const auto longest_of = [&](const std::vector<int>& ranks) {
+      return *std::ranges::min_element(ranks, {}, [&](int member) {
+        return std::tuple(since_.at(incarnation(member)), member);
+      });
+    };
+    std::vector<int> all(static_cast<size_t>(generation.members_size()));
+    std::iota(all.begin(), all.end(), 0);
+    // Of the last step only those who have the state know; those steps before that no one of them
+    // was there for, somebody may who did not come to its end.
+    const int longest = longest_of(holders), longest_of_all = longest_of(all);
     writer_ = incarnation(0);
     wrote_.insert(writer_);
-    if (missing) wrote_.insert(incarnation(longest));
-    return {rank == 0, missing && rank == longest};
+    if (missing) wrote_.insert({incarnation(longest), incarnation(longest_of_all)});
+    return {rank == 0, missing && (rank == longest || rank == longest_of_all)};
   }
 
  private:

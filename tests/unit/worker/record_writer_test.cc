@@ -98,6 +98,17 @@ TEST(RecordWriterTest, WhoHasBeenThereLongestWritesWhatOneThatIsGoneDidNot) {
   EXPECT_FALSE(third.InGeneration(left, 2, {0, 1, 2}).remembered);
 }
 
+TEST(RecordWriterTest, WhoIsBehindStillKnowsWhatTheNewcomersMissed) {
+  RecordWriter behind, newcomer;
+  behind.InGeneration(Of({"a", "b"}), 1, {0, 1});
+  behind.InGeneration(Of({"a", "d", "b"}), 2, {0, 2});
+  newcomer.InGeneration(Of({"a", "d", "b"}), 1, {0, 2});
+  // 'a' is gone with what it had not written, and 'd' alone came to the end of the step.
+  const Generation left = Of({"d", "b"});
+  EXPECT_TRUE(newcomer.InGeneration(left, 0, {0}).remembered);
+  EXPECT_TRUE(behind.InGeneration(left, 1, {0}).remembered);
+}
+
 TEST(RecordWriterTest, ItIsTheLastGenerationsRankZeroThatCounts) {
   RecordWriter writer;
   writer.InGeneration(Of({"a", "b"}), 1, {0});
