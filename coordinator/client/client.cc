@@ -184,6 +184,9 @@ class GrpcClient : public Client {
     const absl::Time deadline = clock->Now() + timeout;
     grpc::Status status;
     std::string refusal;  // the coordinator's own
+    absl::Status wrong;   // of the first address of which something is known to be
+    std::set<std::string> examined;
+    size_t known_wrong = 0;
     bool unanswered = false;
     for (int attempt = 0; attempt == 0 || clock->Now() < deadline; ++attempt) {
       const Route::Way way = route_->Now();
@@ -219,9 +222,14 @@ class GrpcClient : public Client {
       }
       if (refused) {
         refusal = absl::StrCat(": ", status.error_message());
-      } else if (attempt == 0) {
-        LS_RETURN_IF_ERROR(ExplainConnection(
-            way.options, route_->several() ? std::min(left, kPatienceWithOne) : left));
+      } else if ((attempt == 0 || !late) && examined.insert(way.options.address).second) {
+        const absl::Status explained = ExplainConnection(
+            way.options, route_->several() ? std::min(left, kPatienceWithOne) : left);
+        if (!explained.ok()) {
+          if (wrong.ok()) wrong = explained;
+          // As long as there is another address, the cluster may be served there.
+          if (++known_wrong >= AddressesOf(options_.address).size()) return wrong;
+        }
       }
       // Somebody else may lead at any moment.
       const absl::Duration backoff =
@@ -229,6 +237,7 @@ class GrpcClient : public Client {
       clock->Sleep(std::min(backoff, deadline - clock->Now()));
     }
     if (NobodyServed(status) || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      if (!wrong.ok() && !unanswered) return wrong;
       absl::Status nobody =
           absl::UnavailableError(absl::StrCat("no coordinator answers at ", options_.address,
                                               " within ", absl::FormatDuration(timeout), refusal));

@@ -4,7 +4,9 @@
 
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
+#include <netinet/in.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #include <filesystem>
 #include <memory>
@@ -12,11 +14,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/already_so.h"
+#include "common/clock.h"
+#include "common/fd.h"
 #include "common/thread.h"
+#include "coordinator/client/certificates.h"
 #include "coordinator/client/grpc_status.h"
+#include "coordinator/client/token.h"
 #include "gtest/gtest.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -123,6 +130,72 @@ TEST_F(RepeatedCallTest, AJobThatMayHaveBeenAcceptedIsKnown) {
   EXPECT_TRUE(IsUnanswered(submit()));
   options_.address += "-nobody";
   EXPECT_FALSE(IsUnanswered(submit()));
+}
+
+// Several coordinators, of which the tests say who speaks TLS.
+class SeveralTest : public testing::Test {
+ protected:
+  SeveralTest() : authority_(*MakeAuthority(now_)) {
+    const Certified own = *IssueServer(authority_, {"127.0.0.1"}, now_, absl::Hours(1));
+    grpc::SslServerCredentialsOptions tls;
+    tls.pem_key_cert_pairs.push_back({own.key, own.certificate});
+    secure_ = Serve(grpc::SslServerCredentials(tls), secure_server_);
+    plain_ = Serve(grpc::InsecureServerCredentials(), plain_server_);
+    // Nobody else gets its port, and nobody answers there.
+    sockaddr_in name = {};
+    name.sin_family = AF_INET;
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(name);
+    EXPECT_EQ(bind(bound_.get(), reinterpret_cast<const sockaddr*>(&name), size), 0);
+    EXPECT_EQ(getsockname(bound_.get(), reinterpret_cast<sockaddr*>(&name), &size), 0);
+    dead_ = absl::StrCat("127.0.0.1:", ntohs(name.sin_port));
+  }
+  ~SeveralTest() override {
+    secure_server_->Shutdown();
+    plain_server_->Shutdown();
+  }
+  std::string Serve(const std::shared_ptr<grpc::ServerCredentials>& credentials,
+                    std::unique_ptr<grpc::Server>& server) {
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", credentials, &port);
+    builder.RegisterService(&coordinator_);
+    server = builder.BuildAndStart();
+    return absl::StrCat("127.0.0.1:", port);
+  }
+  absl::Status Ask(const std::string& addresses, const Certified& authority) {
+    coordinator_.answers = {absl::NotFoundError("there is no node n")};
+    coordinator_.calls = 0;
+    const std::string token = *TokenOf({"secret", authority.certificate});
+    return Client::Create({addresses, token})
+        ->UndrainNode(UndrainNodeRequest(), absl::Seconds(1))
+        .status();
+  }
+  const absl::Time now_ = Clock::Real()->Now();
+  const Certified authority_;
+  ScriptedCoordinator coordinator_;
+  std::unique_ptr<grpc::Server> secure_server_, plain_server_;
+  const UniqueFd bound_{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  std::string secure_, plain_, dead_;
+};
+
+TEST_F(SeveralTest, WhatIsWrongWithOneOfThemIsSaidWhenNobodyServes) {
+  const absl::Status none = Ask(absl::StrCat(dead_, ",", plain_), authority_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(none)) << none;
+  EXPECT_TRUE(absl::StrContains(none.message(), absl::StrCat(plain_, " does not speak TLS")))
+      << none;
+}
+
+TEST_F(SeveralTest, AnotherOneMayServeAllTheSame) {
+  const absl::Status served = Ask(absl::StrCat(plain_, ",", secure_), authority_);
+  EXPECT_TRUE(absl::IsNotFound(served)) << served;
+}
+
+TEST_F(SeveralTest, WhatIsWrongWithAllOfThemIsSaidAtOnce) {
+  const absl::Status refused = Ask(absl::StrCat(secure_, ",", plain_), *MakeAuthority(now_));
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "of another cluster than the token")) << refused;
+  EXPECT_LT(Clock::Real()->Now() - now_, absl::Seconds(9));  // for one to lead 10 s are waited
 }
 
 TEST(MayHaveArrivedTest, OfWhatNobodyServed) {
