@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/status.h"
 #include "coordinator/service/beginning.h"
+#include "coordinator/service/cluster_files.h"
 #include "coordinator/service/revocations.h"
 #include "coordinator/store/etcd/client.h"
 #include "coordinator/store/etcd/election.h"
@@ -169,6 +170,7 @@ absl::Status Restore(const Arguments& arguments) {
   if (!arguments.store.address.empty()) {
     LS_RETURN_IF_ERROR(FillEtcd(arguments.store, rows));
   } else {
+    LS_RETURN_IF_ERROR(MakeStateFolder(arguments.store.state.folder, "restore"));
     LS_ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, OpenSqliteStore(arguments.store.state));
     LS_RETURN_IF_ERROR(Fill(*store, rows));
   }

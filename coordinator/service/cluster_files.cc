@@ -52,22 +52,6 @@ absl::Status AddCertified(const std::string& file, absl::string_view what,
   return files.Add(file, what, absl::StrCat(certified.key, certified.certificate));
 }
 
-// The folder of this user, made when it is missing.
-absl::Status MakeFolder(const std::string& folder) {
-  for (size_t slash = folder.find('/', 1); slash != folder.npos;
-       slash = folder.find('/', slash + 1))
-    ::mkdir(folder.substr(0, slash).c_str(), 0755);
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return ErrnoStatus(errno, absl::StrCat("cannot make the folder ", folder));
-  }
-  struct stat status;
-  if (::stat(folder.c_str(), &status) != 0) return ErrnoStatus(errno, folder);
-  if (status.st_uid == ::geteuid()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the folder ", folder, " belongs to user ", status.st_uid,
-                   ": run `coordinator init` as that user, as the coordinator runs"));
-}
-
 // The authority of the folder, made when there is none.
 absl::StatusOr<Certified> ReadOrMakeAuthority(const std::string& folder, const Token& token,
                                               absl::Time now, PrivateFiles& files, bool& made) {
@@ -228,9 +212,24 @@ std::vector<std::string> OwnNames() {
   return names;
 }
 
+absl::Status MakeStateFolder(const std::string& folder, absl::string_view verb) {
+  for (size_t slash = folder.find('/', 1); slash != folder.npos;
+       slash = folder.find('/', slash + 1))
+    ::mkdir(folder.substr(0, slash).c_str(), 0755);
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return ErrnoStatus(errno, absl::StrCat("cannot make the folder ", folder));
+  }
+  struct stat status;
+  if (::stat(folder.c_str(), &status) != 0) return ErrnoStatus(errno, folder);
+  if (status.st_uid == ::geteuid()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the folder ", folder, " belongs to user ",
+                                                    status.st_uid, ": run `coordinator ", verb,
+                                                    "` as that user, as the coordinator runs"));
+}
+
 absl::StatusOr<InitResult> InitCluster(const std::string& folder, const InitOptions& options,
                                        absl::Time now) {
-  LS_RETURN_IF_ERROR(MakeFolder(folder));
+  LS_RETURN_IF_ERROR(MakeStateFolder(folder, "init"));
   InitResult result;
   result.token_file = TokenFile(folder);
   Token token;

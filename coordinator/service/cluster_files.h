@@ -17,7 +17,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "coordinator/client/certificates.h"
 
@@ -55,6 +57,11 @@ struct Callers {
   Certified newest;  // which issues
   std::string all;   // the certificates of all that are taken, the newest first
 };
+
+// Makes the state directory, with the folders above it, when it is missing. `verb` of the
+// coordinator's wants it. Errors: FailedPrecondition (it is another user's, who could not read what
+// this one leaves there); as mkdir(2).
+absl::Status MakeStateFolder(const std::string& folder, absl::string_view verb);
 
 // Makes what is missing and issues a new certificate to the server; the authorities stay, and the
 // token unless told otherwise. A running coordinator takes what it needs of it within seconds.

@@ -174,6 +174,13 @@ class Users(harness.ProgramTest):
         code, _, err = self.run_program("coordinator", "restore", "copy.db", "--state-dir=none", "--audit=cut.jsonl")
         self.assertEqual(code, 1, err)
         self.assertRegex(err, "line [0-9]+ of cut.jsonl is none of an audit")
+        if os.geteuid() == 0:  # who else could give a folder away
+            os.mkdir(os.path.join(self.dir, "others"))
+            os.chown(os.path.join(self.dir, "others"), 12345, 12345)
+            code, _, err = self.run_program("coordinator", "restore", "copy.db", "--state-dir=others")
+            self.assertEqual(code, 1, err)
+            self.assertIn("belongs to user 12345: run `coordinator restore` as that user, as the coordinator runs", err)
+            self.assertEqual(os.listdir(os.path.join(self.dir, "others")), [])
         for place, flags, said, code in (
                 ("forgets", [], "revoked since the backup are taken again.*audit.jsonl", 0),
                 ("knows", [f"--audit={audit}"], "left out 1 token that the audit", 5)):
