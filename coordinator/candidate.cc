@@ -13,6 +13,7 @@
 #include "common/log.h"
 #include "coordinator/client/default_address.h"
 #include "coordinator/findable.h"
+#include "coordinator/leader_check.h"
 #include "coordinator/serve.h"
 #include "coordinator/service/beginning.h"
 #include "coordinator/service/listener.h"
@@ -48,7 +49,8 @@ class Turn {
         findable_(findable),
         listener_(listener),
         etcd_(etcd),
-        options_(options) {}
+        options_(options),
+        check_(flags.tls_of_token ? "" : findable.token_file()) {}
 
   // The process's exit code; none: there is to be another turn.
   std::optional<int> Run();
@@ -67,6 +69,7 @@ class Turn {
   const EtcdOptions& options_;
   News news_;
   std::unique_ptr<StandbyServer> standby_;
+  LeaderCheck check_;
 };
 
 int Turn::Await(bool until_won) {
@@ -85,7 +88,8 @@ std::optional<int> Turn::Run() {
   StandbyServer* const answers = standby_.get();
   const std::string own = OwnAddress(flags_, listener_->address());
   Election::Callbacks callbacks;
-  callbacks.on_leader = [answers, own](const std::string& address) {
+  callbacks.on_leader = [this, answers, own](const std::string& address) {
+    check_.SetLeader(address == own ? "" : address);
     if (address == own) return;  // from then on there is another server
     answers->SetLeader(address);
     LS_LOG_INFO << (address.empty() ? std::string("stands by; nobody is known to lead")

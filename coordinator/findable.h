@@ -24,6 +24,9 @@ class Findable {
   // Leaves the link to the token of `address`. Whoever is told the token's file needs none.
   void Announce(const std::string& address);
 
+  // Where the tokens are; empty: callers need none.
+  const std::string& token_file() const { return token_file_; }
+
   // That the certificate expires soon; empty: it does not.
   std::string Warning() const;
 

@@ -5,6 +5,8 @@ acknowledged is lost, and nothing runs twice."""
 import glob
 import json
 import os
+import re
+import shutil
 import statistics
 import threading
 import time
@@ -217,6 +219,40 @@ class Failover(EtcdTest):
         code, out, err = self.launch("list", f"--coordinator={address}")
         self.assertEqual(code, 0, err)
         self.assertIn(job, out)
+
+    def test_who_stands_by_with_another_state_directory_says_so(self):
+        def candidate(state, name):
+            path = os.path.join(self.dir, name)
+            with open(path, "w", encoding="utf-8") as log:
+                child, address = self.start_coordinator(f"--state-dir={state}", f"--store={self.store}", listen="127.0.0.1:0",
+                                                        stderr=log)
+
+            def said():
+                with open(path, encoding="utf-8") as file:
+                    return file.read()
+            return child, address, said
+        for state in ("one", "other"):
+            code, out, err = self.run_program("coordinator", "init", f"--state-dir={state}", "--host=127.0.0.1")
+            self.assertEqual(code, 0, out + err)
+        shutil.copytree(os.path.join(self.dir, "one"), os.path.join(self.dir, "copied"))
+        leader, address, _ = candidate("one", "leader.log")
+        wait_until(lambda: self.key_is(address), 20, "one leads")
+        other, _, said = candidate("other", "other.log")
+        # It may not lead yet when the others know that it is to.
+        line = wait_until(lambda: re.search("another state directory than the leader's.*", said()), 20, "a warning")[0]
+        self.assertIn("of another cluster than the token", line)
+        self.assertIn(f"copy the state directory of {address}", line)
+        _, _, said = candidate("copied", "copied.log")
+        wait_until(lambda: "belongs to the leader's cluster" in said(), 20, "it is looked at")
+        self.assertNotIn("another state directory", said())
+        self.assertIsNone(other.poll())
+        self.assertIsNone(leader.poll())
+        # With one token more, as `init --new-token` on one host alone makes it.
+        code, out, err = self.run_program("coordinator", "init", "--state-dir=copied", "--new-token")
+        self.assertEqual(code, 0, out + err)
+        _, _, said = candidate("copied", "newer.log")
+        line = wait_until(lambda: re.search("another state directory than the leader's.*", said()), 20, "a warning")[0]
+        self.assertIn("does not take the token's certificate", line)
 
 
 if __name__ == "__main__":

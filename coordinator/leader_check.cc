@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/leader_check.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/log.h"
+#include "coordinator/client/access.h"
+#include "coordinator/client/token.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(2);
+constexpr absl::Duration kPause = absl::Seconds(1);
+
+}  // namespace
+
+LeaderCheck::LeaderCheck(std::string token_file) : token_file_(std::move(token_file)) {
+  if (!token_file_.empty()) thread_ = Thread("leader check", [this] { Run(); });
+}
+
+LeaderCheck::~LeaderCheck() {
+  {
+    absl::MutexLock lock(&mu_);
+    over_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.Join();
+}
+
+void LeaderCheck::SetLeader(const std::string& address) {
+  absl::MutexLock lock(&mu_);
+  leader_ = address;
+  changed_.NotifyAll();
+}
+
+void LeaderCheck::Run() {
+  for (;;) {
+    std::string leader;
+    {
+      absl::MutexLock lock(&mu_);
+      while (!over_ && leader_.empty()) changed_.WaitFor(&mu_, absl::InfiniteDuration());
+      if (over_) return;
+      leader = leader_;
+    }
+    const bool answered = Look(leader);
+    absl::MutexLock lock(&mu_);
+    if (answered && leader_ == leader) leader_.clear();
+    if (!answered && !over_ && leader_ == leader) changed_.WaitFor(&mu_, kPause);
+  }
+}
+
+bool LeaderCheck::Look(const std::string& leader) const {
+  const absl::StatusOr<std::vector<std::string>> tokens = ReadTokens(token_file_);
+  if (!tokens.ok() || tokens->empty()) return true;  // the coordinator itself says so
+  ClientOptions options;
+  options.address = leader;
+  options.token = tokens->front();
+  const absl::Status said = WhoAmI(options, kPatience).status();
+  if (said.ok()) {
+    LS_LOG_INFO << "its state directory belongs to the leader's cluster";
+    return true;
+  }
+  // It is not there, or not yet, or it is not known what it has against the token.
+  if (!absl::IsFailedPrecondition(said) && !absl::IsPermissionDenied(said) &&
+      !absl::IsUnauthenticated(said)) {
+    return false;
+  }
+  LS_LOG_WARNING << "stands by with another state directory than the leader's (" << said.message()
+                 << "): if this one led, the nodes and users of that one would be let in no more. "
+                 << "Stop it, copy the state directory of " << leader
+                 << " to this host, and start it again";
+  return true;
+}
+
+}  // namespace lockstep::coordinator
