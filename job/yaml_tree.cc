@@ -45,6 +45,15 @@ int CountNodes(const YamlNode& node) {
   return count;
 }
 
+size_t CountText(const YamlNode& node) {
+  size_t bytes = node.text.size();
+  for (const YamlNode& item : node.items) bytes += CountText(item);
+  for (const YamlEntry& entry : node.entries) {
+    bytes += CountText(entry.key) + CountText(entry.value);
+  }
+  return bytes;
+}
+
 int Depth(const YamlNode& node) {
   int depth = 0;
   for (const YamlNode& item : node.items) depth = std::max(depth, Depth(item));
@@ -85,7 +94,10 @@ class TreeBuilder : public YAML::EventHandler {
     auto found = anchors_.find(anchor);
     if (found == anchors_.end()) Fail(place, "this alias stands inside the node that it names");
     nodes_ += CountNodes(found->second) - 1;
-    if (nodes_ > kMaxYamlNodes) Fail(place, "the aliases of this file expand to too much");
+    aliased_bytes_ += CountText(found->second);
+    if (nodes_ > kMaxYamlNodes || aliased_bytes_ > kMaxAliasedBytes) {
+      Fail(place, "the aliases of this file expand to too much");
+    }
     if (static_cast<int>(stack_.size()) + Depth(found->second) > kMaxYamlDepth) {
       Fail(place, "nested too deeply");
     }
@@ -270,6 +282,7 @@ class TreeBuilder : public YAML::EventHandler {
   std::vector<Frame> stack_;
   std::map<YAML::anchor_t, YamlNode> anchors_;
   int nodes_ = 0;
+  size_t aliased_bytes_ = 0;
   int documents_ = 0;
   int first_column_ = 0;  // of the first document
 };

@@ -57,6 +57,8 @@ struct YamlDocument {
 inline constexpr int kMaxYamlNodes = 20000;
 inline constexpr int kMaxYamlDepth = 64;
 inline constexpr size_t kMaxYamlBytes = 1 << 20;
+// And by so many bytes of text.
+inline constexpr size_t kMaxAliasedBytes = 4 * kMaxYamlBytes;
 
 // Reads one document. Everything that can be wrong with the text as YAML comes back as problems:
 // syntax, encoding, size, nesting, a second document, tags. Aliases are replaced by copies.

@@ -479,6 +479,12 @@ TEST(JobErrors, FilesThatAreNoJob) {
     laughs += "]\n";
   }
   EXPECT_THAT(Errors(laughs), HasSubstr("expand to too much"));
+  // Few nodes of much text.
+  std::string long_text = "a: &a " + std::string(700 << 10, 'x') + "\nb: [";
+  for (int i = 0; i < 5; ++i) long_text += "*a, ";
+  EXPECT_THAT(Errors(long_text + "]\n"), Not(HasSubstr("expand to too much")));
+  EXPECT_THAT(Errors(long_text + "*a]\n"),
+              AllOf(HasSubstr("job.yaml:2:"), HasSubstr("expand to too much")));
 }
 
 }  // namespace
