@@ -59,7 +59,9 @@ absl::StatusOr<const Tables*> Open() {
 std::vector<std::string> ModulePaths() {
   if (const char* own = std::getenv("LOCKSTEP_CUDA_MODULE")) return {own};
   const std::string folder = ProgramFolder();
-  return {absl::StrCat(folder, "/", kFile), absl::StrCat(folder, "/../lib/", kFile)};
+  // Beside programs, where packages may put it, and as tests see it in a folder of a build.
+  return {absl::StrCat(folder, "/", kFile), absl::StrCat(folder, "/../lib/", kFile),
+          absl::StrCat(folder, "/../bin/", kFile)};
 }
 
 absl::StatusOr<const Tables*> LoadModule() {

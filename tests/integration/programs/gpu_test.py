@@ -8,6 +8,7 @@ are not there.
 import json
 import os
 import pathlib
+import shutil
 import unittest
 
 import harness
@@ -427,6 +428,16 @@ train:
         code, out, _ = self.launch("doctor", env={"LOCKSTEP_CUDA_MODULE": module, "LOCKSTEP_NVML_LIBRARY": NVML})
         self.assertEqual(code, 1)
         self.assertIn("jobs of device: auto are given GPUs all the same", out)
+
+    def test_the_module_is_found_beside_the_folder_of_the_tests(self):
+        # As in a checkout: tests are in build/cuda/tests, the module in build/cuda/bin.
+        os.mkdir(os.path.join(self.dir, "bin"))
+        os.mkdir(os.path.join(self.dir, "tests"))
+        module = self.write("bin/liblockstep_cuda.so", "")
+        program = shutil.copy(os.path.join(harness.BIN, "worker"), os.path.join(self.dir, "tests"))
+        _, out, _ = self.launch("doctor", env={"LOCKSTEP_WORKER": program})
+        self.assertRegex(out, f"CUDA module +missing .*{os.path.dirname(program)}/../bin/{os.path.basename(module)}: "
+                              "file too short")
 
     def test_a_gpu_in_mig_mode_without_an_instance_is_told(self):
         _, out, _ = self.launch("doctor", env={"LOCKSTEP_CUDA_MODULE": "/nowhere.so", "LOCKSTEP_NVML_LIBRARY": NVML,
