@@ -23,7 +23,8 @@ namespace {
 // Between two tries of hosts without which the job cannot go on.
 constexpr absl::Duration kFirstRetry = absl::Seconds(1);
 constexpr absl::Duration kLastRetry = absl::Seconds(15);
-// Generations without a step that end by the same silence: it is no accident then.
+// Generations without a step that end by the same silence, or by silences of the same host: it is
+// no accident then.
 constexpr int kMostSilences = 3;
 
 std::string Advice(const Context& context) {
@@ -154,6 +155,7 @@ void NoteSilences(Context& context, Job& job) {
   job.generation.silences_noted = true;
   if (!job.cuts.empty() || job.generation.cuts_decided) return;  // who gives up falls silent
   std::set<CutPair> noted;
+  std::set<std::string> nodes_noted;
   bool no_accident = false;
   for (const Slot& slot : job.slots) {
     if (slot.vacant() || !slot.worker->peer_lost || !IsThere(job, *slot.worker)) continue;
@@ -166,6 +168,11 @@ void NoteSilences(Context& context, Job& job) {
     if (noted.insert(pair).second) ++silence.generations;
     silence.newest = CutBetween(worker, *peer, *worker.peer_lost);
     no_accident |= silence.generations >= kMostSilences;
+    for (const std::string& node : {pair.first, pair.second}) {
+      int& generations = job.silent_generations[node];
+      if (nodes_noted.insert(node).second) ++generations;
+      no_accident |= generations >= kMostSilences;
+    }
   }
   if (!no_accident) return;
   // No pair of them has made a step since. One host may be out of reach of all, who hear it in
@@ -186,6 +193,7 @@ void ForgetSilences(Job& job) {
     });
     if (steps) stepped.insert(id);
   }
+  for (const std::string& node : stepped) job.silent_generations.erase(node);
   std::erase_if(job.silences, [&](const auto& silence) {
     return stepped.count(silence.first.first) > 0 && stepped.count(silence.first.second) > 0;
   });

@@ -25,11 +25,12 @@ bool HasCuts(Job& job);
 
 // Once all who live have left an ended generation: what a host again and again hears nothing from,
 // without a step of both between, it cannot reach, though connections can be made. Large packets
-// may be lost where small ones pass.
+// may be lost where small ones pass. So it is with a host that is one of those two again and again,
+// without a step of its own between, whoever the other is.
 void NoteSilences(Context& context, Job& job);
 
-// A member committed a step. Who both did so in this generation, and did not copy what others had
-// done, hear each other.
+// A member committed a step. Who did so in this generation, and did not copy what others had done,
+// hears others; two of them hear each other.
 void ForgetSilences(Job& job);
 
 // Decides when the reports have had time to come.

@@ -366,6 +366,8 @@ struct Job {
     Cut newest;
   };
   std::map<std::pair<std::string, std::string>, Silence> silences;
+  // By node: generations that ended by a silence between it and any other.
+  std::map<std::string, int> silent_generations;
   // Generations without a step in which all hosts waited for each other, and connected anew.
   int standstills = 0;
   // What is told of a job that runs; not journaled.
