@@ -97,7 +97,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options, bool on
   // Nothing outside decides how a coordinator is reached: no proxy, no service config from DNS.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
-  arguments.SetInt(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, 64 << 20);
+  arguments.SetInt(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kMaxReceivedBytes);
   return grpc::CreateCustomChannel(options.address, CredentialsFor(options), arguments);
 }
 

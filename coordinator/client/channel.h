@@ -20,6 +20,9 @@ namespace lockstep::coordinator {
 // that in truth only a coordinator's host that vanished, or their own, is found out by this.
 inline constexpr absl::Duration kSilence = absl::Seconds(5);
 
+// The largest message that is taken of a coordinator.
+inline constexpr int kMaxReceivedBytes = 64 << 20;
+
 // A channel of its own (no shared subchannels), with a reconnect backoff of 20 to 500 ms. TLS,
 // where the token asks for it. `one_of_several`: there are other coordinators to turn to, so that
 // one whose host has vanished is given up sooner. REQUIRES: one address; the token is one that

@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "common/status.h"
 #include "coordinator/core/access.h"
+#include "coordinator/core/assignment_size.h"
 #include "coordinator/core/command.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/generation.h"
@@ -347,6 +348,9 @@ absl::Status Submit(Context& context, const Submitted& event) {
   }
   if (absl::Status status = CheckRequest(request); !status.ok()) return status;
   if (absl::Status status = CheckSpec(request.spec()); !status.ok()) return status;
+  if (const std::string why = WhyTooLargeToAssign(state, request); !why.empty()) {
+    return absl::InvalidArgumentError(why);
+  }
   LS_CHECK(state.jobs.count(event.job_id) == 0) << "job id " << event.job_id << " is taken";
   Job asked;
   asked.id = event.job_id;
