@@ -131,7 +131,7 @@ grpc::ServerUnaryReactor* AccessService::RenewToken(grpc::CallbackServerContext*
     status = token.status();
     if (status.ok() && !token->empty()) {
       response->set_token(*std::move(token));
-      audit_->Note({*who, "renew_token", who->token_id(), ""}, status);
+      audit_->NoteRepeated({*who, "renew_token", who->token_id(), ""}, status);
     }
   }
   reactor->Finish(ToGrpc(status));

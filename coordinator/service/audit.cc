@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <bit>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -23,6 +25,12 @@ namespace {
 constexpr int kOldFiles = 4;
 // Callers choose some of the texts, and a long one would push all other lines out.
 constexpr size_t kMostText = 1024;
+// Callers and what they did, each counted apart. Those that come when there are so many are counted
+// together, by what they do.
+constexpr size_t kMostRepeated = 4096;
+constexpr absl::Duration kForgottenAfter = absl::Hours(24);
+// Those to forget are looked for so often at most.
+constexpr absl::Duration kForgetEvery = absl::Minutes(1);
 
 std::string Clipped(absl::string_view text) {
   if (text.size() <= kMostText) return std::string(text);
@@ -63,6 +71,37 @@ Audit::Audit(std::string file, Clock* clock, int64_t most_bytes)
 
 void Audit::Note(const AuditEntry& entry, const absl::Status& outcome) {
   if (!file_.empty()) Add(AuditLine(entry, outcome, clock_->Now()));
+}
+
+void Audit::NoteRepeated(AuditEntry entry, const absl::Status& outcome) {
+  if (file_.empty()) return;
+  const absl::Time now = clock_->Now();
+  int64_t times = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    times = CountAgain(entry, now);
+  }
+  if (!std::has_single_bit(static_cast<uint64_t>(times))) return;
+  if (times > 1) entry.detail = absl::StrCat(times, " times");
+  Add(AuditLine(entry, outcome, now));
+}
+
+int64_t Audit::CountAgain(const AuditEntry& entry, absl::Time now) {
+  const Requester& who = entry.who;
+  std::string key =
+      absl::StrCat(entry.what, "\n", who.token_id(), "\n", who.peer(), "\n", who.user());
+  if (repeated_.size() >= kMostRepeated && !repeated_.contains(key)) {
+    if (now >= forget_at_) {
+      forget_at_ = now + kForgetEvery;
+      std::erase_if(repeated_,
+                    [&](const auto& one) { return now >= one.second.last + kForgottenAfter; });
+    }
+    if (repeated_.size() >= kMostRepeated) key = entry.what;
+  }
+  Repeated& repeated = repeated_[std::move(key)];
+  if (now >= repeated.last + kForgottenAfter) repeated.times = 0;
+  repeated.last = now;
+  return ++repeated.times;
 }
 
 void Audit::NoteAsked(const AuditEntry& entry) {

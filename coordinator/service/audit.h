@@ -11,6 +11,7 @@
 #define LOCKSTEP_COORDINATOR_SERVICE_AUDIT_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -43,10 +44,20 @@ class Audit {
 
   // Adds a line. Blocks for the file system, not for the disk.
   void Note(const AuditEntry& entry, const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mu_);
+  // Adds the line of what a caller may do over and over though it changes nothing: at the same
+  // caller's 1st, 2nd, 4th, 8th time and so on, with the number, so that they can't push out all
+  // other lines. Who has not done so for a day begins at 1 again. Blocks as Note.
+  void NoteRepeated(AuditEntry entry, const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mu_);
   // Adds the line of a request before it is carried out. Blocks as Note.
   void NoteAsked(const AuditEntry& entry) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  struct Repeated {
+    int64_t times = 0;
+    absl::Time last;
+  };
+  // Counts once more what was done, and returns how often that was by now.
+  int64_t CountAgain(const AuditEntry& entry, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Add(const std::string& line) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Write(const std::string& line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Rotate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -57,6 +68,8 @@ class Audit {
   absl::Mutex mu_;
   UniqueFd fd_ ABSL_GUARDED_BY(mu_);
   int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::string, Repeated> repeated_ ABSL_GUARDED_BY(mu_);  // by caller and call
+  absl::Time forget_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 };
 
 }  // namespace lockstep::coordinator

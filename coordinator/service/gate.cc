@@ -36,7 +36,7 @@ absl::StatusOr<Requester> Gate::Admit(absl::string_view call,
   who->set_peer(ParsePeer(peer).host);
   door_->HasProven(peer);
   if (absl::Status may = CheckCall(call, *who); !may.ok()) {
-    audit_->Note({*who, std::string(call), "", ""}, may);
+    audit_->NoteRepeated({*who, std::string(call), "", ""}, may);
     return may;
   }
   return *std::move(who);
