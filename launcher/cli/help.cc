@@ -39,8 +39,10 @@ std::string HelpText(const std::string& verb) {
   const Verb& run = *FindVerb("run");
   if (!verb.empty()) {
     const Verb& asked = *FindVerb(verb);
+    const std::string more =
+        verb == "run" ? "\nWith a command also torchrun's flags: docs/commands.md\n" : "";
     return absl::StrCat("Usage: ", asked.usage, "\n\n", asked.about, "\n",
-                        page(asked, FlagLines(verb)));
+                        page(asked, FlagLines(verb) + more));
   }
   std::string out =
       absl::StrCat("Usage: ", run.usage, "\n       launcher VERB [flags] ...\n\nVerbs:\n");

@@ -393,6 +393,7 @@ TEST(Arguments, HelpForEveryVerb) {
     EXPECT_THAT(std::string(wrong.message()), HasSubstr(place));
     EXPECT_THAT(HelpText("chaos"), HasSubstr(place));
   }
+  EXPECT_THAT(HelpText("run"), HasSubstr("torchrun's flags: docs/commands.md"));
   for (const std::string& verb : Verbs()) {
     const std::string text = HelpText(verb);
     EXPECT_THAT(text, HasSubstr("Usage: launcher")) << verb;
