@@ -11,13 +11,16 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/log_environment.h"
 #include "common/printable.h"
 
 namespace lockstep {
 namespace {
 
+constexpr char kVariable[] = "LOCKSTEP_LOG";
+
 LogLevel LevelFromEnvironment() {
-  const char* value = std::getenv("LOCKSTEP_LOG");
+  const char* value = std::getenv(kVariable);
   const std::string level = value == nullptr ? "" : value;
   if (level == "debug") return LogLevel::kDebug;
   if (level == "warning") return LogLevel::kWarning;
@@ -41,6 +44,17 @@ std::string& Prefix() {
 }
 
 }  // namespace
+
+void CheckLogEnvironment() {
+  const char* value = std::getenv(kVariable);
+  const std::string level = value == nullptr ? "info" : value;
+  for (const char* known : {"", "debug", "info", "warning", "error"}) {
+    if (level == known) return;
+  }
+  ::setenv(kVariable, "info", 1);
+  LS_LOG_WARNING << kVariable << " is '" << Printable(level)
+                 << "', which is none of debug, info, warning, error: info it is";
+}
 
 void SetLogLevel(LogLevel level) { Level() = level; }
 LogLevel GetLogLevel() { return Level(); }

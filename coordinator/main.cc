@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "common/limits.h"
 #include "common/log.h"
+#include "common/log_environment.h"
 #include "common/mutex_checks.h"
 #include "common/openssl_at_exit.h"
 #include "common/standard_descriptors.h"
@@ -39,9 +40,16 @@ void RaiseFileLimit() {
   }
 }
 
+// `code`, or 1 where what was asked for could not be written.
+int Written(int code) {
+  if (code != 0 || std::cout.flush()) return code;
+  std::cerr << "coordinator: cannot write to the standard output: the answer is not complete\n";
+  return 1;
+}
+
 int Main(int argc, char** argv) {
   const absl::string_view verb = argc > 1 ? argv[1] : "";
-  if (verb == "init") return RunInit({argv + 2, argv + argc});
+  if (verb == "init") return Written(RunInit({argv + 2, argv + argc}));
   if (verb == "backup") return RunBackup({argv + 2, argv + argc});
   if (verb == "restore") return RunRestore({argv + 2, argv + argc});
   absl::StatusOr<Flags> flags = ParseFlags(argc, argv);
@@ -50,7 +58,7 @@ int Main(int argc, char** argv) {
               << "; `coordinator --help` shows all flags\n";
     return 2;
   }
-  if (flags->done) return 0;
+  if (flags->done) return Written(0);
   if (flags->parent_death) {
     // The parent may have ended before the request was made, so it is looked at again after it.
     const int before = flags->parent != 0 ? flags->parent : getppid();
@@ -82,5 +90,6 @@ int main(int argc, char** argv) {
   lockstep::TakeStandardDescriptors();
   lockstep::SkipMutexChecksInRelease();
   lockstep::KeepOpenSslUntilTheEnd();
+  lockstep::CheckLogEnvironment();
   return lockstep::coordinator::Main(argc, argv);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/log.h"
+#include "common/log_environment.h"
 #include "common/mutex_checks.h"
 #include "common/openssl_at_exit.h"
 #include "common/printable.h"
@@ -72,6 +73,7 @@ int main(int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == lockstep::launcher::kSupervisorFlag) {
     return lockstep::launcher::RunSupervisorProcess();
   }
+  lockstep::CheckLogEnvironment();
   const std::string program = argc > 0 ? argv[0] : "";
   return lockstep::launcher::Main(program.substr(program.rfind('/') + 1),
                                   std::vector<std::string>(argv + 1, argv + argc));

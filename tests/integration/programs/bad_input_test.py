@@ -239,7 +239,22 @@ class BadInput(harness.ProgramTest):
         self.assertIn("/nowhere/token", err)
         self.assertIn("No such file", err)
 
+    def test_a_level_of_logging_that_there_is_none_of_is_told_once(self):
+        job = self.write("job.yaml", harness.synthetic_job(steps=2))
+        code, out, err = self.launch(job, env={"LOCKSTEP_LOG": "foo"})
+        self.assertEqual(code, 0, err)
+        self.assertEqual(err.count("LOCKSTEP_LOG"), 1, err)
+        self.assertIn("LOCKSTEP_LOG is 'foo', which is none of debug, info, warning, error: info it is", err)
+        code, out, err = self.run_program("coordinator", "--version", env={"LOCKSTEP_LOG": "foo"})
+        self.assertIn("LOCKSTEP_LOG is 'foo'", err)
+
     def test_an_answer_that_cannot_be_written(self):
+        for arguments in (("--help",), ("--version",), ("init", "--help")):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([os.path.join(harness.BIN, "coordinator"), *arguments], check=False,
+                                      stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=harness.patient())
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertIn(b"standard output", done.stderr)
         job = self.write("job.yaml", harness.synthetic_job())
         with open("/dev/full", "w", encoding="utf-8") as full:
             done = subprocess.run([os.path.join(harness.BIN, "launcher"), "validate", job], check=False,
