@@ -29,9 +29,12 @@ absl::Status Wrong(const std::string& action, const std::string& text) {
                               : action == "kill"
                                   ? "kill rank:2@step:50' or 'kill coordinator@step:50"
                                   : absl::StrCat(action, " rank:2@step:50");
-  return absl::InvalidArgumentError(absl::StrCat(
-      "'", action, " ", text, "' is no fault; write it as '", example, "', with one of /",
-      absl::StrJoin(kPlaces, ", /"), " after the step if need be"));
+  const std::string more = action == "slow"
+                               ? ", more than 1x"
+                               : absl::StrCat(", with one of /", absl::StrJoin(kPlaces, ", /"),
+                                              " after the step if need be");
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", action, " ", text, "' is no fault; write it as '", example, "'", more));
 }
 
 bool TakeNumber(absl::string_view text, int64_t least, int64_t* number) {

@@ -216,7 +216,8 @@ std::string Refill(Context& context, Job& job, Slot& slot) {
     return "it was to leave";
   }
   StartLife(context, job, slot);
-  return slot.unplaced() ? "its replacement waits for a node" : "its replacement starts";
+  if (slot.unplaced()) return "its replacement waits for a node";
+  return IsCommand(job) ? "all ranks begin again" : "its replacement starts";
 }
 
 // The places of the failed workers, the first failure first.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status.h"
+#include "launcher/cli/verb_table.h"
 
 namespace lockstep::launcher {
 
@@ -67,9 +68,11 @@ absl::StatusOr<std::string> OnePositional(const Line& line, const std::string& w
   LS_RETURN_IF_ERROR(NoCommand(line));
   const std::vector<std::string>& given = line.words.positional;
   if (given.size() == 1) return given[0];
+  const bool late = !given.empty() && line.verb == "run" && FindVerb(given[0]) != nullptr;
   return Usage(absl::StrCat(
       "'launcher ", line.verb, "' takes one ", what, ", ",
-      given.empty() ? "none is given" : absl::StrCat("given are: ", absl::StrJoin(given, " "))));
+      given.empty() ? "none is given" : absl::StrCat("given are: ", absl::StrJoin(given, " ")),
+      late ? absl::StrCat("; a verb comes first: launcher ", given[0], " [flags] ...") : ""));
 }
 
 absl::Status ParseDevice(const Words& words, int* threads, std::string* device) {

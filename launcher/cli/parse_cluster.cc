@@ -119,6 +119,9 @@ absl::StatusOr<Command> ParseToken(const Line& line) {
   args.role = line.words.Last("role");
   args.note = line.words.Last("note");
   static constexpr absl::string_view kRoles[] = {"submit", "operate", "admin", "join"};
+  if (!line.words.Has("role")) {
+    return Usage(absl::StrCat("--role is needed: ", absl::StrJoin(kRoles, ", ")));
+  }
   if (std::find(std::begin(kRoles), std::end(kRoles), args.role) == std::end(kRoles)) {
     return Usage(absl::StrCat("--role ", args.role, ": expected ", absl::StrJoin(kRoles, ", ")));
   }

@@ -233,7 +233,7 @@ absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
     }
     if (!loaded.ok()) {
       LS_LOG_WARNING << "the checkpoint " << restored.path
-                     << " is damaged, the one before it is used: " << loaded.message();
+                     << " is damaged, an earlier one is looked for: " << loaded.message();
     }
   }
 }

@@ -327,9 +327,9 @@ absl::Status Trainer::CheckFinite(int64_t step, const engine::StepResult& result
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(what, ", the ", result.skipped_in_a_row,
-                   "th step in a row that was skipped (max_skips): lower the learning rate, warm "
-                   "up or clip"));
+      absl::StrCat(what, "; ", result.skipped_in_a_row,
+                   result.skipped_in_a_row == 1 ? " step was" : " steps in a row were",
+                   " skipped (max_skips): lower the learning rate, warm up or clip"));
 }
 
 StepHeader::Wishes Trainer::Wishes(const Communicator& communicator) const {

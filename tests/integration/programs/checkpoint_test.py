@@ -155,7 +155,7 @@ class Checkpoints(harness.ProgramTest):
             file.seek(-3, os.SEEK_END)
             file.write(bytes([byte[0] ^ 4]))
         result, said = self.train_and_tell(self.job)
-        self.assertIn(f"{newest} is damaged", said)
+        self.assertIn(f"{newest} is damaged, an earlier one is looked for", said)
         self.assertIn(f"goes on after step {int(before[5:])} from the checkpoint {SAVED}/{before}", said)
         self.assertEqual(self.outcome(result), wanted)
 

@@ -62,6 +62,8 @@ TEST(Chaos, SaysWhatWouldBeRight) {
   }
   EXPECT_THAT(std::string(Parse("slow", "rank:1").status().message()),
               ::testing::HasSubstr("slow rank:1:3x"));
+  EXPECT_THAT(std::string(Parse("slow", "rank:0:0.5x").status().message()),
+              ::testing::EndsWith("write it as 'slow rank:1:3x', more than 1x"));
   EXPECT_THAT(std::string(Parse("scale", "2").status().message()),
               ::testing::HasSubstr("scale 2@step:50"));
 }

@@ -407,6 +407,10 @@ TEST(Arguments, EveryMistakeIsExplained) {
   const std::vector<std::pair<Words, std::string>> cases = {
       {{"--nproc-per-nod=4", "j.yaml"}, "did you mean '--nproc-per-node'?"},
       {{"generate"}, "takes one model, none is given"},
+      {{"-q", "plan", "j.yaml"},
+       "given are: plan j.yaml; a verb comes first: launcher plan [flags] ..."},
+      {{"token", "create", "--user=ann"}, "--role is needed: submit, operate, admin, join"},
+      {{"token", "create", "--user=ann", "--role=x"}, "--role x: expected submit, operate,"},
       {{"bench", "colectives"}, "it measures: collectives"},
       {{"bench", "collectives", "--operations=barier"}, "did you mean 'barrier'?"},
       {{"bench", "collectives", "--nproc-per-node=3", "--shards=2"}, "at least 3"},
