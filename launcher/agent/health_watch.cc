@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/available_memory.h"
+#include "common/printable.h"
 #include "launcher/agent/health_check.h"
 
 namespace lockstep::launcher {
@@ -63,10 +64,10 @@ std::string HealthWatch::problem() const {
   if (looking > options_.patience) {
     return absl::StrCat("its checks have not come back for ",
                         absl::FormatDuration(absl::Trunc(options_.patience, absl::Seconds(1))),
-                        looking_at_.empty() ? "" : absl::StrCat(": ", looking_at_),
+                        looking_at_.empty() ? "" : absl::StrCat(": ", Printable(looking_at_)),
                         looking_at_.empty() ? "" : " does not answer");
   }
-  return problem_.empty() ? gpu_problem_ : problem_;
+  return PrintableLines(problem_.empty() ? gpu_problem_ : problem_);
 }
 
 bool HealthWatch::AwaitFirst(absl::Duration timeout) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/printable.h"
 #include "google/protobuf/util/time_util.h"
 
 namespace lockstep::launcher {
@@ -274,7 +275,7 @@ void AgentMachine::Handle(const agent_event::Exited& event) {
 void AgentMachine::Handle(const agent_event::StartFailed& event) {
   Worker* worker = Find(event.incarnation);
   if (worker == nullptr || worker->view.phase == Phase::kExited) return;
-  worker->record.set_start_error(event.why);
+  worker->record.set_start_error(PrintableLines(event.why));
   worker->record.set_node_unfit(event.node_unfit);
   worker->record.set_may_pass(event.may_pass);
   worker->record.set_exit_code(event.exit_code);

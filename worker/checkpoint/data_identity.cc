@@ -8,13 +8,14 @@
 
 #include "absl/status/statusor.h"
 #include "common/log.h"
+#include "common/printable.h"
 
 namespace lockstep::worker {
 
 std::vector<checkpoint::DataRecord> DataRecordsOf(const std::vector<data::FileFingerprint>& files) {
   std::vector<checkpoint::DataRecord> records;
   for (const data::FileFingerprint& file : files) {
-    const checkpoint::DataRecord record{file.path, file.bytes, file.hash};
+    const checkpoint::DataRecord record{Printable(file.path), file.bytes, file.hash};
     if (std::find(records.begin(), records.end(), record) == records.end()) {
       records.push_back(record);
     }

@@ -20,7 +20,7 @@
 
 namespace lockstep::worker {
 
-// Each once: both splits may be of one file.
+// Each once: both splits may be of one file. A path that is not UTF-8 is made so.
 std::vector<checkpoint::DataRecord> DataRecordsOf(const std::vector<data::FileFingerprint>& files);
 
 class DataIdentity {

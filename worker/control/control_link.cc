@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/printable.h"
 
 namespace lockstep::worker {
 namespace {
@@ -181,7 +182,7 @@ void ControlLink::SendFailed(int64_t generation, const absl::Status& status,
     WorkerMessage message = machine_.NewMessage();
     message.mutable_failed()->set_generation(generation);
     message.mutable_failed()->set_code(static_cast<int>(status.code()));
-    message.mutable_failed()->set_message(std::string(status.message()));
+    message.mutable_failed()->set_message(PrintableLines(std::string(status.message())));
     message.mutable_failed()->set_kind(kind);
     session_->Send(message);
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "collectives/group_end.h"
+#include "common/printable.h"
 #include "job/meaning/defaults.h"
 #include "worker/control/membership.h"
 
@@ -18,7 +19,7 @@ PeerLost Lost(const GroupSpec& group, int rank, PeerLost::Kind kind, const absl:
   lost.set_generation(group.generation);
   lost.set_rank(rank);
   lost.set_kind(kind);
-  lost.set_detail(std::string(status.message()));
+  lost.set_detail(PrintableLines(std::string(status.message())));
   return lost;
 }
 

@@ -2,6 +2,7 @@
 #include "worker/setup/opened_data.h"
 
 #include "common/log.h"
+#include "common/printable.h"
 #include "common/status.h"
 #include "worker/control/disk_wait.h"
 #include "worker/setup/job_plan.h"
@@ -67,7 +68,7 @@ void OpenedData::TellOfChanges(ProgressBoard* board, Clock* clock) const {
 void OpenedData::Tell(WorkerReady* ready) const {
   for (const data::FileFingerprint& file : files_) {
     DataFile& told = *ready->add_data();
-    told.set_path(file.path);
+    told.set_path(Printable(file.path));
     told.set_bytes(static_cast<int64_t>(file.bytes));
     told.set_hash(file.hash);
   }

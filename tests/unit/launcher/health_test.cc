@@ -106,6 +106,16 @@ TEST_F(HealthTest, AWatchSaysWhatIsWrongUntilItIsNot) {
   EXPECT_THAT(watch.problem(), IsEmpty());
 }
 
+TEST_F(HealthTest, WhatIsWrongIsText) {
+  HealthWatch::Options options;
+  options.folders = {"/state-\xe9"};
+  options.examine_disk = [](const std::string& folder) { return folder + " is full"; };
+  options.again = absl::Hours(1);
+  HealthWatch watch(std::move(options));
+  ASSERT_TRUE(watch.AwaitFirst(absl::Seconds(30)));
+  EXPECT_EQ(watch.problem(), "/state-\\xe9 is full");
+}
+
 TEST_F(HealthTest, AnOwnDiskThatDoesNotDoIsNamedAtOnce) {
   HealthWatch::Options options;
   options.folders = {"/proc"};

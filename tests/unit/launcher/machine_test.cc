@@ -108,6 +108,13 @@ TEST(AgentMachineTest, AFailedStartIsAnExit) {
   EXPECT_THAT(agent.Want("c", 1, {"j.0"}), IsEmpty());
 }
 
+TEST(AgentMachineTest, WhyAStartFailedIsText) {
+  Driver agent;
+  agent.Want("c", 1, {"j.0"});
+  agent.Do(agent_event::StartFailed{.incarnation = "j.0", .why = "no folder c\xe9"});
+  EXPECT_EQ(agent.sent.exited().start_error(), "no folder c\\xe9");
+}
+
 TEST(AgentMachineTest, AHostThatIsNotWellIsNoWordAgainstTheWorker) {
   Driver agent;
   agent.Want("c", 1, {"j.0"});

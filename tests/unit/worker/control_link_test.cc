@@ -171,5 +171,13 @@ TEST_F(ControlLinkTest, LastWordsLeaveBeforeTheWorker) {
   EXPECT_TRUE(wire_.flushed);
 }
 
+// The wire carries no other text than UTF-8: a message with some would not arrive.
+TEST_F(ControlLinkTest, LastWordsNameFilesWhoseNamesAreNotUtf8) {
+  link_.SendFailed(5, absl::NotFoundError("no c\xe9.txt\nin here"), WorkerFailed::OTHER_DATA);
+  const auto sent = wire_.Sent();
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].failed().message(), "no c\\xe9.txt\nin here");
+}
+
 }  // namespace
 }  // namespace lockstep::worker

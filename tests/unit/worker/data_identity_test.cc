@@ -57,6 +57,22 @@ TEST_F(DataIdentityTest, IsOfTheFilesWhenItWasFirstAsked) {
   EXPECT_EQ(looked_, 2);
 }
 
+// JSON holds no other text: a checkpoint would be of other data than its own run's.
+TEST_F(DataIdentityTest, IsTextWhereAFilesNameIsNone) {
+  const data::CsvSource csv{Write("c\xe9.csv", "1,2"), ""};
+  DataIdentity identity = Open(csv, /*evaluates=*/false);
+  const Records records = Ask(&identity);
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].path, folder_ + "/c\\xe9.csv");
+  checkpoint::Manifest saved;
+  saved.train = "{}";
+  saved.files = {{"state", 1, std::string(64, 'a')}};
+  saved.data = records;
+  const auto read = checkpoint::ParseManifest(checkpoint::FormatManifest(saved));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->data, records);
+}
+
 TEST_F(DataIdentityTest, SaysWhetherAFileWasWrittenToSince) {
   const data::CsvSource csv{Write("train.csv", "1,2"), Write("test.csv", "1,3")};
   const DataIdentity trains = Open(csv, /*evaluates=*/false);

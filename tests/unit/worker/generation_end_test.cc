@@ -51,6 +51,11 @@ TEST(AfterFailureTest, TheWayBetweenTwoOthersIsNotItsOwn) {
   ExpectTold(AfterFailure(Three(), "here", heard), -1, PeerLost::SILENT);
 }
 
+TEST(AfterFailureTest, WhatIsToldIsText) {
+  const absl::Status status = WithEnd(absl::AbortedError("c\xe9.txt"), {EndCause::kPeerDied, 1});
+  EXPECT_EQ(AfterFailure(Three(), "here", status).told->detail(), "c\\xe9.txt");
+}
+
 TEST(AfterFailureTest, TheNetworksFaultEndsNoWorker) {
   const absl::Status status = WithEnd(absl::DataLossError("as it was"), {EndCause::kDamaged, 2});
   const GenerationEnd end = AfterFailure(Three(), "here", status);

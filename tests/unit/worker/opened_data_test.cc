@@ -93,5 +93,29 @@ TEST(OpenedDataTest, TellsInTheEndThatAFileWasWrittenToMeanwhile) {
   std::filesystem::remove_all(folder);
 }
 
+// The wire carries no other text than UTF-8.
+TEST(OpenedDataTest, TellsOfAFileWhoseNameIsNotUtf8) {
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/opened_data-", ::getpid());
+  std::filesystem::create_directories(folder);
+  const std::string csv = folder + "/c\xe9.csv";
+  std::ofstream(csv) << "1,2,0\n3,4,1\n";
+  JobSpec job = SmallJob();
+  Data& data = *job.mutable_train()->mutable_data();
+  data.clear_kind();
+  data.mutable_csv()->set_train(csv);
+  data.mutable_csv()->set_label("-1");
+  data.mutable_csv()->set_header("no");
+  job.mutable_train()->mutable_eval()->set_every("never");
+  ProgressBoard board;
+  OpenedData opened;
+  const absl::Status status = opened.Open(job, /*over_hosts=*/true, &board);
+  ASSERT_TRUE(status.ok()) << status;
+  WorkerReady ready;
+  opened.Tell(&ready);
+  ASSERT_EQ(ready.data_size(), 1);
+  EXPECT_EQ(ready.data(0).path(), folder + "/c\\xe9.csv");
+  std::filesystem::remove_all(folder);
+}
+
 }  // namespace
 }  // namespace lockstep::worker
