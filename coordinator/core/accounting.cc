@@ -60,10 +60,8 @@ Meter Occupied(const Job& job) {
   return now;
 }
 
-}  // namespace
-
-Meter UseOf(const Job& job, absl::Time now) {
-  Meter meter = job.meter;
+// Returns the meter as it is at `now` if nothing changes until then.
+Meter UseOf(Meter meter, absl::Time now) {
   if (meter.since == absl::InfinitePast()) return meter;
   const double seconds = std::max(0.0, absl::ToDoubleSeconds(now - meter.since));
   meter.slot_seconds += seconds * meter.slots;
@@ -71,6 +69,10 @@ Meter UseOf(const Job& job, absl::Time now) {
   meter.since = now;
   return meter;
 }
+
+}  // namespace
+
+Meter UseOf(const Job& job, absl::Time now) { return UseOf(job.meter, now); }
 
 void CountUse(Context& context, Job& job) {
   const Meter held = Occupied(job);
@@ -160,10 +162,15 @@ GetUsageResponse GetUsage(const State& state, const GetUsageRequest& request, ab
       user.set_waiting_jobs(user.waiting_jobs() + 1);
       continue;
     }
-    const Meter before = job.meter;
-    const Meter meter = UseOf(job, now);
-    user.set_slot_seconds(user.slot_seconds() + meter.slot_seconds - before.slot_seconds);
-    user.set_gpu_seconds(user.gpu_seconds() + meter.gpu_seconds - before.gpu_seconds);
+    // What it used before is in `usage`.
+    Meter meter = job.meter;
+    meter.slot_seconds = meter.gpu_seconds = 0;
+    if (meter.since != absl::InfinitePast() && request.has_since()) {
+      meter.since = std::max(meter.since, BeginOf(first));
+    }
+    meter = UseOf(meter, now);
+    user.set_slot_seconds(user.slot_seconds() + meter.slot_seconds);
+    user.set_gpu_seconds(user.gpu_seconds() + meter.gpu_seconds);
     user.set_running_jobs(user.running_jobs() + 1);
     user.set_slots(user.slots() + meter.slots);
     user.set_gpus(user.gpus() + meter.gpus);
