@@ -114,6 +114,7 @@ void RemoveJob(State& state, const std::string& job_id) {
   state.job_of_request.erase(RequestName(job.request));
   state.owed_jobs.erase(job_id);
   state.begun.erase(job_id);
+  state.look_at_dependencies = true;
   state.unsettled.jobs.erase(job_id);
   state.jobs.erase(found);
 }

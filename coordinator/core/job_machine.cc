@@ -179,6 +179,7 @@ void EndJob(Context& context, Job& job) {
   result.set_wall_seconds(absl::ToDoubleSeconds(job.ran + (context.now - start)));
   job.ended = context.now;
   context.schedule = true;
+  context.state.look_at_dependencies = true;
   SetState(context, job, ending.target, ending.reason);
 }
 

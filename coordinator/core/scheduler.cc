@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -159,6 +160,11 @@ void CarryOutRoom(Context& context, const QueueView& view, const Decisions& deci
   }
 }
 
+// Says why the job waits. What is said already touches nothing: very many may wait.
+void Say(Context& context, Job& job, const std::string& why) {
+  if (job.state != PENDING || job.reason != why) SetState(context, job, PENDING, why);
+}
+
 // Says at the front of the queue why jobs wait.
 void TellWaiting(Context& context, const QueueView& view, const Decisions& decisions) {
   if (decisions.order.empty()) return;
@@ -168,7 +174,7 @@ void TellWaiting(Context& context, const QueueView& view, const Decisions& decis
     Job& job = context.state.jobs.at(view.waiting[static_cast<size_t>(place)]->id);
     if (job.state != PENDING || job.ending) continue;
     if (++told > kTold) return;
-    SetState(context, job, PENDING, texts.Of(place));
+    Say(context, job, texts.Of(place));
   }
 }
 
@@ -292,29 +298,45 @@ void SetNextLook(Context& context, const QueueView& view) {
       std::min(state.schedule_at, context.now + std::max(kLookEvery, waiting * kLookForEach));
 }
 
-// Of jobs that wait for others or are held; says so.
-void LookAtUnready(Context& context) {
-  std::vector<std::string> ids;
-  for (const auto& [id, job] : context.state.jobs) {
-    if (job.state == PENDING && !job.ending && !IsReady(job)) ids.push_back(id);
+// Takes out of what `jobs` wait for who has ended. Whoever ends by that may be one that others wait
+// for.
+void LookAtEnded(Context& context, const std::vector<Job*>& jobs) {
+  std::vector<std::string> ended;
+  const auto look = [&](Job& job) {
+    if (job.state != PENDING) return;
+    LookAtDependencies(context, job);
+    if (job.final()) ended.push_back(job.id);
+  };
+  for (Job* const job : jobs) look(*job);
+  if (ended.empty()) return;
+  std::unordered_map<std::string, std::vector<Job*>> dependents;
+  for (Job* const job : jobs) {
+    for (const std::string& id : job->after) dependents[id].push_back(job);
+    for (const std::string& id : job->after_any) dependents[id].push_back(job);
   }
-  const QueueView none;
-  const Decisions nothing;
-  WaitingTexts texts(context.state, none, nothing);
-  // Who ends here may be one that others wait for.
-  for (bool ended = true; ended;) {
-    ended = false;
-    for (const std::string& id : ids) {
-      Job& job = context.state.jobs.at(id);
-      if (job.state != PENDING) continue;
-      LookAtDependencies(context, job);
-      ended |= job.final();
-    }
+  for (size_t i = 0; i < ended.size(); ++i) {
+    const auto waiting = dependents.find(ended[i]);
+    if (waiting == dependents.end()) continue;
+    for (Job* const job : waiting->second) look(*job);
   }
-  for (const std::string& id : ids) {
-    Job& job = context.state.jobs.at(id);
-    if (job.state == PENDING && !IsReady(job)) SetState(context, job, PENDING, texts.Of(job));
+}
+
+// Says why jobs wait for others or are held. Returns how many still do.
+int64_t LookAtUnready(Context& context) {
+  State& state = context.state;
+  std::vector<Job*> jobs;
+  for (auto& [id, job] : state.jobs) {
+    if (job.state == PENDING && !job.ending && !IsReady(job)) jobs.push_back(&job);
   }
+  if (state.look_at_dependencies) LookAtEnded(context, jobs);
+  state.look_at_dependencies = false;
+  int64_t unready = 0;
+  for (Job* const job : jobs) {
+    if (job->state != PENDING || IsReady(*job)) continue;
+    ++unready;
+    Say(context, *job, WhyNotReady(*job));
+  }
+  return unready;
 }
 
 }  // namespace
@@ -387,13 +409,13 @@ Slot* AddSlot(Context& context, Job& job, bool may_wait) {
 }
 
 void Schedule(Context& context) {
-  LookAtUnready(context);
+  const int64_t unready = LookAtUnready(context);
   // Those that stand without a worker come before those that have not begun.
   const std::set<std::string> begun = context.state.begun;
   for (const std::string& id : begun) PlaceRecovering(context, context.state.jobs.at(id));
   QueueView view = ViewQueue(context.state, context.now);
   context.state.scheduled = context.now;
-  context.state.waiting = static_cast<int64_t>(view.waiting.size());
+  context.state.waiting = static_cast<int64_t>(view.waiting.size()) + unready;
   const Decisions decisions = RunPass(RulesOf(context.state.options), view.queue);
   CarryOutStarts(context, view, decisions);
   CarryOutRoom(context, view, decisions);

@@ -461,7 +461,9 @@ struct State {
   // When time alone may let a job start, or a pass over the queue that was put off is due.
   absl::Time schedule_at = absl::InfiniteFuture();
   absl::Time scheduled = absl::InfinitePast();  // when the newest pass was
-  int64_t waiting = 0;                          // jobs that waited then
+  int64_t waiting = 0;  // jobs that waited then, also such as are held or wait for others
+  // A job has ended or is gone since jobs that wait for others were looked at.
+  bool look_at_dependencies = true;
   // When nodes were last looked at for those that say nothing, and which these were: room that is
   // kept for a job may have gone with one.
   absl::Time looked_at_nodes = absl::InfinitePast();

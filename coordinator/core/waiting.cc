@@ -229,8 +229,7 @@ std::string WaitingTexts::Of(int place) {
 }
 
 std::string WaitingTexts::Of(const Job& job) {
-  if (job.held) return "held; 'launcher release' lets it start";
-  if (!job.after.empty() || !job.after_any.empty()) return SayAfter(job);
+  if (job.held || !job.after.empty() || !job.after_any.empty()) return WhyNotReady(job);
   if (places_.empty()) {  // the front of the queue is told without
     for (size_t i = 0; i < view_.waiting.size(); ++i) {
       places_[view_.waiting[i]] = static_cast<int>(i);
@@ -238,6 +237,10 @@ std::string WaitingTexts::Of(const Job& job) {
   }
   const auto place = places_.find(&job);
   return place == places_.end() ? job.reason : Of(place->second);
+}
+
+std::string WhyNotReady(const Job& job) {
+  return job.held ? "held; 'launcher release' lets it start" : SayAfter(job);
 }
 
 QueueStatus QueueStatusOf(const Job& job, absl::Time now) {

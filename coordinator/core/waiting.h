@@ -48,6 +48,9 @@ class WaitingTexts {
   int closed_count_ = 0;
 };
 
+// Returns why a job that is held or waits for others does so.
+std::string WhyNotReady(const Job& job);
+
 // Returns what users are told about how the job waits, without an estimate.
 QueueStatus QueueStatusOf(const Job& job, absl::Time now);
 // Adds how many come before it, and when it starts.

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs that are held or wait for others.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "coordinator/core/context.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/scheduler.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+class UnreadyTest : public ::testing::Test {
+ protected:
+  SubmitJobRequest Request() {
+    SubmitJobRequest request;
+    request.mutable_spec()->set_name("job");
+    request.mutable_spec()->mutable_resources()->set_nodes(1);
+    request.mutable_spec()->mutable_resources()->set_nproc_per_node(1);
+    request.mutable_spec()->mutable_train();
+    return request;
+  }
+  Effects Submit(const std::string& id, const SubmitJobRequest& request) {
+    Effects effects = Step(state_, Submitted{id, request}, now_);
+    EXPECT_TRUE(effects.reply.ok()) << effects.reply;
+    return effects;
+  }
+  void SubmitAfter(const std::string& id, const std::vector<std::string>& others) {
+    SubmitJobRequest request = Request();
+    for (const std::string& other : others) request.add_after(other);
+    Submit(id, request);
+  }
+  // The array "a0", and then one job that waits for all of it.
+  void SubmitArray(int size) {
+    for (int i = 0; i < size; ++i) {
+      SubmitJobRequest request = Request();
+      request.mutable_array()->set_index(i);
+      if (i > 0) request.mutable_array()->set_id("a0");
+      Submit(absl::StrCat("a", i), request);
+    }
+    SubmitJobRequest request = Request();
+    request.add_after_any("a0");
+    Submit("dependent", request);
+  }
+  Effects Cancel(const std::string& id) {
+    return Step(state_, CancelRequested{id, true, {}}, now_ += absl::Seconds(1));
+  }
+
+  State state_;
+  absl::Time now_ = absl::UnixEpoch();
+};
+
+TEST_F(UnreadyTest, WhoStillWaitsForTheSameIsNotTouched) {
+  SubmitJobRequest held = Request();
+  held.set_hold(true);
+  Submit("held", held);
+  SubmitAfter("dependent", {"held"});
+  Effects effects;
+  Context context(state_, now_, effects);
+  Schedule(context);
+  EXPECT_THAT(context.touched_jobs, testing::IsEmpty());
+  EXPECT_THAT(effects.events, testing::IsEmpty());
+  EXPECT_EQ(state_.jobs.at("dependent").reason, "waits for the success of held");
+}
+
+TEST_F(UnreadyTest, PassesAreAsFarApartAsAllJobsThatWaitMakeThem) {
+  SubmitJobRequest held = Request();
+  held.set_hold(true);
+  for (int i = 0; i < 3; ++i) Submit(absl::StrCat("held", i), held);
+  SubmitAfter("dependent", {"held0"});
+  EXPECT_EQ(state_.waiting, 4);
+}
+
+TEST_F(UnreadyTest, AChainEndsAtOnce) {
+  // Each waits for one whose id comes after its own.
+  constexpr int kJobs = 100;
+  SubmitJobRequest held = Request();
+  held.set_hold(true);
+  Submit(absl::StrCat("j", 1000 + kJobs), held);
+  for (int i = kJobs - 1; i >= 0; --i) {
+    SubmitAfter(absl::StrCat("j", 1000 + i), {absl::StrCat("j", 1001 + i)});
+  }
+  Cancel(absl::StrCat("j", 1000 + kJobs));
+  for (const auto& [id, job] : state_.jobs) EXPECT_EQ(job.state, CANCELLED) << id;
+  EXPECT_THAT(state_.jobs.at("j1000").reason, HasSubstr("job j1001 had to succeed before"));
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
