@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/core/queue_requests.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -9,12 +10,37 @@
 #include "common/already_so.h"
 #include "coordinator/core/access.h"
 #include "coordinator/core/job_machine.h"
+#include "coordinator/core/journal.h"
 #include "coordinator/core/questions.h"
 
 namespace lockstep::coordinator {
 namespace {
 
 constexpr int kMostReferences = 1000;
+// Those of the jobs waited for that have ended are taken out when they are such a part of all: the
+// job's row, which has all of them, is written anew each time.
+constexpr size_t kOnePartIn = 8;
+
+bool HasEnded(const State& state, const std::string& id) {
+  const auto job = state.jobs.find(id);
+  return job == state.jobs.end() || job->second.final();
+}
+
+bool HasSucceeded(const State& state, const std::string& id) {
+  const auto job = state.jobs.find(id);
+  return job != state.jobs.end() && job->second.state == SUCCEEDED;
+}
+
+// Takes out whom the job need not wait for any more. Returns whether there was any.
+bool DropEnded(Context& context, Job& job) {
+  const size_t dropped =
+      std::erase_if(job.after,
+                    [&](const std::string& id) { return HasSucceeded(context.state, id); }) +
+      std::erase_if(job.after_any,
+                    [&](const std::string& id) { return HasEnded(context.state, id); });
+  if (dropped > 0) context.touched_jobs.insert(job.id);
+  return dropped > 0;
+}
 
 // The job, or of the first one of an array all.
 std::vector<const Job*> Meant(const State& state, const std::string& id) {
@@ -111,25 +137,32 @@ absl::Status HoldJob(Context& context, const HoldRequested& event) {
 }
 
 void LookAtDependencies(Context& context, Job& job) {
-  if (job.after.empty() && job.after_any.empty()) return;
+  const size_t all = job.after.size() + job.after_any.size();
+  size_t ended = 0;
   std::string failed;
-  const auto look = [&](std::vector<std::string>& ids, bool must_succeed) {
-    std::erase_if(ids, [&](const std::string& id) {
-      const auto other = context.state.jobs.find(id);
-      const bool ended = other == context.state.jobs.end() || other->second.final();
-      if (!ended) return false;
-      const bool good = other != context.state.jobs.end() && other->second.state == SUCCEEDED;
-      if (must_succeed && !good) failed = id;
-      context.touched_jobs.insert(job.id);
-      return true;
-    });
-  };
-  look(job.after, true);
-  look(job.after_any, false);
-  if (failed.empty()) return;
-  BeginEnding(context, job, CANCELLED,
-              absl::StrCat("job ", failed, " had to succeed before, and has not"), 1);
-  Advance(context, job);
+  for (const std::string& id : job.after) {
+    const bool has_ended = HasEnded(context.state, id);
+    ended += has_ended;
+    if (has_ended && !HasSucceeded(context.state, id)) failed = id;
+  }
+  for (const std::string& id : job.after_any) ended += HasEnded(context.state, id);
+  if (!failed.empty()) {
+    BeginEnding(context, job, CANCELLED,
+                absl::StrCat("job ", failed, " had to succeed before, and has not"), 1);
+    Advance(context, job);
+  } else if (ended * kOnePartIn >= std::max<size_t>(all, 1)) {
+    DropEnded(context, job);
+  }
+}
+
+void LetGoOfEnded(Context& context) {
+  for (auto& [id, job] : context.state.jobs) {
+    if (job.state != PENDING || (job.after.empty() && job.after_any.empty())) continue;
+    if (!DropEnded(context, job)) continue;
+    CollectRows(context, {id});
+    // It may be ready now, or is to say that it waits for fewer.
+    context.state.schedule_at = std::min(context.state.schedule_at, context.now);
+  }
 }
 
 }  // namespace lockstep::coordinator

@@ -18,9 +18,11 @@ absl::Status TakeQueueRequest(const State& state, Job& job);
 // it is not held).
 absl::Status HoldJob(Context& context, const HoldRequested& event);
 
-// Forgets the jobs that `job` waits for and that have ended, and ends it when one of them should
-// have succeeded and has not.
+// Takes the jobs that have ended out of those that `job` waits for, an eighth of them at a time,
+// and ends it when one of them should have succeeded and has not.
 void LookAtDependencies(Context& context, Job& job);
+// Takes them out at once, of all jobs, and has that written: some are to be forgotten.
+void LetGoOfEnded(Context& context);
 
 }  // namespace lockstep::coordinator
 

@@ -10,6 +10,7 @@
 #include "coordinator/core/accounting.h"
 #include "coordinator/core/journal.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/queue_requests.h"
 #include "coordinator/core/sessions.h"
 
 namespace lockstep::coordinator {
@@ -38,6 +39,9 @@ void ForgetJobs(Context& context) {
   if (ended.size() <= options.keep_ended) return;
   std::sort(ended.begin(), ended.end());
   ended.resize(ended.size() - options.keep_ended);
+  if (ended.empty() || context.now < std::get<0>(ended.front()) + options.keep_ended_for) return;
+  // Else who waits for one of them would take it for one that has failed.
+  LetGoOfEnded(context);
   for (const auto& [time, order, id] : ended) {
     if (context.now < time + options.keep_ended_for) return;
     ForgetJob(context, id);

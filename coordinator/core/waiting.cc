@@ -80,14 +80,18 @@ std::string WhatWouldHelp(NodesBy by, const Job& job, int nodes, int largest) {
   return text;
 }
 
+// "a, b, c and 97 more": an array may have very many.
+std::string SayIds(const std::vector<std::string>& ids) {
+  constexpr size_t kNamed = 3;
+  if (ids.size() <= kNamed + 1) return absl::StrJoin(ids, ", ");
+  return absl::StrCat(absl::StrJoin(ids.begin(), ids.begin() + kNamed, ", "), " and ",
+                      ids.size() - kNamed, " more");
+}
+
 std::string SayAfter(const Job& job) {
   std::vector<std::string> said;
-  if (!job.after.empty()) {
-    said.push_back(absl::StrCat("the success of ", absl::StrJoin(job.after, ", ")));
-  }
-  if (!job.after_any.empty()) {
-    said.push_back(absl::StrCat("the end of ", absl::StrJoin(job.after_any, ", ")));
-  }
+  if (!job.after.empty()) said.push_back(absl::StrCat("the success of ", SayIds(job.after)));
+  if (!job.after_any.empty()) said.push_back(absl::StrCat("the end of ", SayIds(job.after_any)));
   return absl::StrCat("waits for ", absl::StrJoin(said, " and "));
 }
 

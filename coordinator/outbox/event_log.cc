@@ -47,8 +47,12 @@ void EventLog::Append(JobEvent event) {
       DropOldestLines();
     }
   } else {
+    event_bytes_ += MemoryOf(*kept);
     events_.push_back(std::move(kept));
-    if (events_.size() > kMaxEvents) events_.pop_front();
+    while (events_.size() > kMaxEvents || (event_bytes_ > kMaxEventBytes && events_.size() > 1)) {
+      event_bytes_ -= MemoryOf(*events_.front());
+      events_.pop_front();
+    }
   }
 }
 

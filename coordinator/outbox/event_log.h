@@ -34,6 +34,7 @@ class EventLog {
   static constexpr int64_t kMaxLogLines = 20000;
   static constexpr size_t kMaxLogBytes = size_t{16} << 20;  // of memory
   static constexpr size_t kMaxEvents = 5000;
+  static constexpr size_t kMaxEventBytes = size_t{4} << 20;  // of memory
 
   // Sequence numbers begin after `last`.
   explicit EventLog(int64_t last = 0) : before_(last), last_(last), gone_sequence_(last) {}
@@ -85,6 +86,7 @@ class EventLog {
   int64_t gone_sequence_;
   google::protobuf::Timestamp gone_time_;
   std::deque<std::shared_ptr<const JobEvent>> events_;
+  size_t event_bytes_ = 0;  // what they take of memory
   std::shared_ptr<const JobEvent> progress_;
 };
 

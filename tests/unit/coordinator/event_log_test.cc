@@ -189,5 +189,16 @@ TEST(EventLogTest, LongLinesAreFewer) {
   EXPECT_EQ(Oldest(log), 101) << "the newest is there";
 }
 
+TEST(EventLogTest, OfLongEventsFewerAreKept) {
+  EventLog log;
+  JobEvent event = State(PENDING);
+  event.mutable_state()->set_reason(std::string(EventLog::kMaxEventBytes / 4, 'x'));
+  for (int i = 0; i < 10; ++i) log.Append(event);
+  EXPECT_EQ(After(log, 0, /*logs=*/false)->sequence(), 8);
+  event.mutable_state()->set_reason(std::string(EventLog::kMaxEventBytes, 'x'));
+  log.Append(event);
+  EXPECT_EQ(After(log, 0, /*logs=*/false)->sequence(), 11) << "the newest one always";
+}
+
 }  // namespace
 }  // namespace lockstep::coordinator

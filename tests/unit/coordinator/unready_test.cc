@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "coordinator/core/context.h"
 #include "coordinator/core/core.h"
+#include "coordinator/core/journal.h"
 #include "coordinator/core/scheduler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -14,6 +15,7 @@
 namespace lockstep::coordinator {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 class UnreadyTest : public ::testing::Test {
@@ -89,6 +91,47 @@ TEST_F(UnreadyTest, AChainEndsAtOnce) {
   Cancel(absl::StrCat("j", 1000 + kJobs));
   for (const auto& [id, job] : state_.jobs) EXPECT_EQ(job.state, CANCELLED) << id;
   EXPECT_THAT(state_.jobs.at("j1000").reason, HasSubstr("job j1001 had to succeed before"));
+}
+
+TEST_F(UnreadyTest, OfAnArrayAFewAreNamed) {
+  SubmitArray(100);
+  Step(state_, Tick{}, now_ += absl::Seconds(1));
+  EXPECT_THAT(state_.jobs.at("dependent").reason, EndsWith("the end of a0, a1, a10 and 97 more"));
+}
+
+// What it waits for is written down anew for each eighth that ends, and not for each one.
+TEST_F(UnreadyTest, WhoWaitsForAnArrayIsSeldomWrittenDown) {
+  SubmitArray(100);
+  int rows = 0, events = 0;
+  for (int i = 0; i < 100; ++i) {
+    const Effects effects = Cancel(absl::StrCat("a", i));
+    EXPECT_EQ(FindStaleRow(state_), "");
+    for (const Row& row : effects.rows) rows += row.key == "job/dependent";
+    for (const Append& append : effects.events) events += append.job_id == "dependent";
+  }
+  EXPECT_LT(rows, 35);
+  EXPECT_LT(events, 35);
+  Step(state_, Tick{}, now_ += absl::Seconds(1));
+  EXPECT_TRUE(state_.jobs.at("dependent").after_any.empty());
+}
+
+// One that has succeeded and is forgotten is not taken for one that has not.
+TEST_F(UnreadyTest, WhatIsForgottenIsWaitedForByNobody) {
+  state_.options.keep_ended = 0;
+  state_.options.keep_ended_for = absl::ZeroDuration();
+  std::vector<std::string> ids;
+  for (int i = 0; i < 20; ++i) {
+    ids.push_back(absl::StrCat("j", i));
+    Submit(ids.back(), Request());
+  }
+  SubmitAfter("dependent", ids);
+  for (const int i : {3, 4}) {  // ends well
+    state_.jobs.at(ids[i]).ending.emplace().target = SUCCEEDED;
+    state_.unsettled.jobs.insert(ids[i]);
+    for (int tick = 0; tick < 4; ++tick) Step(state_, Tick{}, now_ += absl::Seconds(1));
+    EXPECT_EQ(state_.jobs.count(ids[i]), 0u);
+    EXPECT_EQ(state_.jobs.at("dependent").state, PENDING) << state_.jobs.at("dependent").reason;
+  }
 }
 
 }  // namespace
