@@ -6,9 +6,9 @@
 // after which a tenth of the running jobs have ended, and the best and worst of ten such. Two more
 // lines are of a coordinator's state with as many nodes, which are full, and jobs: in the median
 // and at most of ten times, what the rules see (view), the pass over it, why the first 16 jobs
-// wait, which a coordinator says each time, all three together, and why all jobs wait, which is
-// said to whoever lists them; once with running jobs that stop for none, once with such that may
-// have to.
+// wait, which a coordinator says each time, all three together, why all jobs wait, which is
+// said to whoever lists them, and what is told of one of them, with when it starts; once with
+// running jobs that stop for none, once with such that may have to.
 #include <time.h>
 
 #include <algorithm>
@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/core/core.h"
+#include "coordinator/core/questions.h"
 #include "coordinator/core/queue_pass.h"
 #include "coordinator/core/queue_view.h"
 #include "coordinator/core/waiting.h"
@@ -159,8 +160,9 @@ class StateBench {
   }
 
   void Measure() {
-    Times view_times, pass_times, front_times, together, all_times;
+    Times view_times, pass_times, front_times, together, all_times, describe_times;
     size_t waiting = 0, running = 0, texts = 0;
+    int described = 0;
     for (int i = 0; i < 10; ++i) {
       now_ += absl::Minutes(1);
       const double begin = CpuMilliseconds();
@@ -182,16 +184,25 @@ class StateBench {
       pass_times.Add(passed - viewed);
       front_times.Add(told - passed);
       together.Add(told - begin);
+      const double listed = CpuMilliseconds();
+      if (!decisions.order.empty()) {
+        // Of the jobs for which it is computed when they start, one that has most before it.
+        const size_t last = std::min<size_t>(2000, decisions.order.size()) - 1;
+        const Job& job = *view.waiting[static_cast<size_t>(decisions.order[last])];
+        described += DescribeJob(state_, job.id, now_).ok();
+      }
+      describe_times.Add(CpuMilliseconds() - listed);
       waiting = view.queue.waiting.size();
       running = view.queue.running.size();
     }
     std::printf(
-        "{\"may_stop\":%s,\"waiting\":%zu,\"running\":%zu,\"nodes\":%zu%s%s%s%s%s,\"text_bytes\":%"
-        "zu}\n",
+        "{\"may_stop\":%s,\"waiting\":%zu,\"running\":%zu,\"nodes\":%zu%s%s%s%s%s%s,\"text_bytes\":"
+        "%zu,\"described\":%d}\n",
         may_stop_ ? "true" : "false", waiting, running, state_.nodes.size(),
         view_times.Text("view").c_str(), pass_times.Text("pass").c_str(),
         front_times.Text("front").c_str(), together.Text("together").c_str(),
-        all_times.Text("all_texts").c_str(), texts);
+        all_times.Text("all_texts").c_str(), describe_times.Text("describe").c_str(), texts,
+        described);
   }
 
  private:

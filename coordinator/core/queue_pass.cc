@@ -292,6 +292,8 @@ std::string WhyOverQuota(const QueueRules& rules, const std::vector<Running>& ru
 
 absl::Time Forecast(const QueueRules& rules, Queue queue, int place, std::string* why) {
   constexpr int kPasses = 200;
+  // A pass takes its time for each node and job, and the coordinator does nothing else meanwhile.
+  constexpr size_t kWork = 100000;
   constexpr size_t kWaiting = 2000;
   if (queue.waiting.size() > kWaiting) {
     *why = absl::StrCat("more than ", kWaiting, " jobs wait before it");
@@ -300,7 +302,9 @@ absl::Time Forecast(const QueueRules& rules, Queue queue, int place, std::string
   QueueRules calm = rules;
   calm.preempt = false;
   for (Waiting& waiting : queue.waiting) waiting.starts_at = queue.now;
-  for (int i = 0; i < kPasses; ++i) {
+  size_t work = 0;
+  for (int i = 0; i < kPasses && work < kWork; ++i) {
+    work += queue.cluster.nodes.size() + queue.waiting.size() + queue.running.size();
     EndJobs(queue);
     const std::vector<Free> before = queue.cluster.free;
     if (Begin(queue, RunPass(calm, queue), before, &place)) return queue.now;

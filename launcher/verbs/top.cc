@@ -21,9 +21,6 @@ namespace {
 
 // As often as agents say how things are.
 constexpr absl::Duration kEvery = absl::Seconds(1);
-// For what is known of a job that waits beyond what a list says the coordinator looks at its whole
-// queue: that is asked of the first ones alone.
-constexpr int kWaitingInFull = 100;
 // To the upper left corner, and everything below it away.
 constexpr const char* kHome = "\033[H\033[J";
 
@@ -36,9 +33,10 @@ absl::StatusOr<TopFigures> Ask(coordinator::Client* client, const std::string& j
   } else {
     listed.add_jobs()->set_job_id(job);
   }
-  int waiting = 0;
   for (const JobStatus& status : listed.jobs()) {
-    if (status.state() == PENDING && ++waiting > kWaitingInFull) {
+    // Nothing of it is shown beyond what a list says, for which alone the coordinator looks at its
+    // queue once for all.
+    if (job.empty() && status.state() == PENDING) {
       *figures.jobs.emplace_back().mutable_status() = status;
       continue;
     }

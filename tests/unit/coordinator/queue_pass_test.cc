@@ -293,6 +293,25 @@ TEST(QueuePassTest, AForecastTakesTimeLimitsAtTheirWord) {
   EXPECT_THAT(why, HasSubstr("without a time limit"));
 }
 
+// The coordinator does nothing else meanwhile.
+TEST(QueuePassTest, AForecastOfALargeClusterIsGivenUpSooner) {
+  const auto is_known = [](int nodes, int ends) {
+    TestQueue test;
+    for (int i = 0; i < nodes; ++i) {
+      test.Node(1);
+      test.Run({.limit = absl::Minutes(1 + i)}, i);
+    }
+    const int place = test.Wait({.nodes = ends});
+    std::string why;
+    const absl::Time starts = Forecast(test.rules, test.queue, place, &why);
+    EXPECT_EQ(why, starts == absl::InfiniteFuture() ? "too much happens before" : "");
+    return starts == test.queue.now + absl::Minutes(ends);
+  };
+  EXPECT_TRUE(is_known(150, 150));
+  EXPECT_TRUE(is_known(1000, 20));
+  EXPECT_FALSE(is_known(1000, 150));
+}
+
 TEST(CapacityTest, TakesGpusFromTheOneThatIsAskedFor) {
   TestQueue test;
   test.Node(8, 4);
