@@ -360,7 +360,7 @@ absl::Status Submit(Context& context, const Submitted& event) {
   Job& job = state.jobs[event.job_id] = std::move(asked);
   if (!name.empty()) state.job_of_request[name] = job.id;
   job.submit_order = ++state.submits;
-  job.submitted = context.now;
+  job.submitted = job.ready_since = context.now;
   job.ask = AskOf(job);
   job.run_dir = absl::StrCat("runs/", request.spec().name(), "-", event.job_id);
   context.effects.new_jobs.push_back(job.id);

@@ -348,6 +348,7 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   job.result = record.result();
   job.progress = record.progress();
   FromQueueRecord(record.queue(), job);
+  if (!record.has_ended()) job.ready_since = std::min(job.ready_since, now);
 }
 
 void FillAllocation(const JobSpec& spec, Worker& worker) {

@@ -57,6 +57,7 @@ void Requeue(Context& context, Job& job) {
   job.generation.regroup.reset();
   job.ran += context.now - job.started;
   job.started = absl::InfinitePast();
+  job.ready_since = context.now;
   ++job.preemptions;
   job.preempted.reset();
   job.drain.reset();

@@ -27,6 +27,7 @@ QueueRecord ToQueueRecord(const Job& job) {
   record.set_slots(job.meter.slots);
   record.set_gpus(job.meter.gpus);
   record.set_scaled_to(job.scaled_to);
+  *record.mutable_ready_since() = ToProto(job.ready_since);
   return record;
 }
 
@@ -47,6 +48,7 @@ void FromQueueRecord(const QueueRecord& record, Job& job) {
   job.meter.gpus = record.gpus();
   // Earlier versions let a job that waits be scaled to any number.
   job.scaled_to = std::min<int32_t>(record.scaled_to(), kMaxWorkers);
+  job.ready_since = record.has_ready_since() ? FromProto(record.ready_since()) : job.submitted;
 }
 
 }  // namespace lockstep::coordinator

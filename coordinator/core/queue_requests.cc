@@ -39,6 +39,7 @@ bool DropEnded(Context& context, Job& job) {
       std::erase_if(job.after_any,
                     [&](const std::string& id) { return HasEnded(context.state, id); });
   if (dropped > 0) context.touched_jobs.insert(job.id);
+  if (dropped > 0 && job.after.empty() && job.after_any.empty()) job.ready_since = context.now;
   return dropped > 0;
 }
 
@@ -131,6 +132,7 @@ absl::Status HoldJob(Context& context, const HoldRequested& event) {
   }
   if (released) return AlreadySoError(absl::StrCat("job ", job.id, " is not held"));
   job.held = !event.release;
+  if (event.release) job.ready_since = context.now;
   context.touched_jobs.insert(job.id);
   context.schedule = true;
   return absl::OkStatus();

@@ -338,7 +338,7 @@ QueueView ViewQueue(const State& state, absl::Time now) {
       waiting.ask = job.ask.get();
       const auto use = uses.find(job.request.user());
       waiting.use = use == uses.end() ? 0 : use->second;
-      waiting.overdue = now - job.submitted >= kOverdueAfter;
+      waiting.overdue = now - job.ready_since >= kOverdueAfter;
       Bar(view, state, job, now, by_labels, &waiting);
       waiting.array = ArrayPlace(view, job);
       waiting.starts_at = job.starts_at;

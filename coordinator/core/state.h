@@ -304,6 +304,9 @@ struct Job {
   JobState state = PENDING;
   std::string reason;
   absl::Time submitted;
+  // Since when it waits for room alone: it was submitted, released or stopped for another, or the
+  // last one that it waited for ended.
+  absl::Time ready_since;
   absl::Time started = absl::InfinitePast();
   absl::Time ended = absl::InfinitePast();
 
