@@ -59,15 +59,22 @@ int Room(const Ask& ask, const NodeFacts& node, const Free& free) {
   return std::min(free.slots, std::popcount(GpusFrom(free.gpus, ask.first_gpu)));
 }
 
+void Join(const Taken& more, Taken& sum) {
+  sum.slots += more.slots;
+  sum.gpus += more.gpus;
+  sum.gpu_places |= more.gpu_places;
+}
+
 Taken Take(const Ask& ask, const NodePool& cluster, int node, int workers,
            std::vector<Free>& free) {
   Free& left = free[static_cast<size_t>(node)];
-  Taken hold{node, workers, 0};
+  Taken hold{node, workers};
   left.slots -= workers;
   if (!UsesGpus(ask, cluster.nodes[static_cast<size_t>(node)].gpus)) return hold;
   for (; hold.gpus < workers; ++hold.gpus) {
     const uint64_t mine = GpusFrom(left.gpus, ask.first_gpu);
     if (mine == 0) break;
+    hold.gpu_places |= mine & -mine;
     left.gpus &= ~(mine & -mine);
   }
   return hold;
@@ -76,12 +83,7 @@ Taken Take(const Ask& ask, const NodePool& cluster, int node, int workers,
 void Give(const NodePool& cluster, const Taken& hold, std::vector<Free>& free) {
   Free& left = free[static_cast<size_t>(hold.node)];
   left.slots += hold.slots;
-  const uint64_t all = FirstGpus(cluster.nodes[static_cast<size_t>(hold.node)].gpus);
-  for (int i = 0; i < hold.gpus; ++i) {
-    const uint64_t taken = all & ~left.gpus;
-    if (taken == 0) break;
-    left.gpus |= taken & -taken;
-  }
+  left.gpus |= hold.gpu_places & FirstGpus(cluster.nodes[static_cast<size_t>(hold.node)].gpus);
 }
 
 }  // namespace lockstep::coordinator

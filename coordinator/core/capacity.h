@@ -80,12 +80,15 @@ bool UsesGpus(const Ask& ask, int gpus);
 // Workers of the job that the node can take in addition.
 int Room(const Ask& ask, const NodeFacts& node, const Free& free);
 
-// What somebody has of a node: so many slots and GPUs.
+// What somebody has of a node: so many slots and GPUs, and which of those that it lists now.
 struct Taken {
   int node = 0;
   int slots = 0;
   int gpus = 0;
+  uint64_t gpu_places = 0;  // as in Free
 };
+// Adds what somebody has of the same node.
+void Join(const Taken& more, Taken& sum);
 // Takes `workers` of the job from what is free; what they have then.
 Taken Take(const Ask& ask, const NodePool& cluster, int node, int workers, std::vector<Free>& free);
 void Give(const NodePool& cluster, const Taken& hold, std::vector<Free>& free);

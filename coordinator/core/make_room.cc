@@ -56,6 +56,7 @@ void Subtract(const Taken& part, std::vector<Taken>& holds) {
   if (from == holds.end()) return;
   from->slots -= part.slots;
   from->gpus -= part.gpus;
+  from->gpu_places &= ~part.gpu_places;
 }
 
 std::vector<Taken> HoldsOf(const std::vector<Running>& running, const Source& source) {

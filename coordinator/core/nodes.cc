@@ -251,6 +251,25 @@ Free FreeOn(const State& state, const Node& node, const Job* job) {
   return free;
 }
 
+void AddGpuPlaces(const State& state, const Node& node,
+                  std::unordered_map<const Worker*, uint64_t>* places) {
+  const Gpus gpus = GpusOf(node);
+  if (gpus.empty()) return;
+  uint64_t taken = 0;
+  const auto add = [&](const Worker& worker) {
+    if (!worker.on_gpu) return;
+    for (size_t i = 0; i < std::min<size_t>(gpus.size(), 64); ++i) {
+      const uint64_t place = uint64_t{1} << i;
+      if ((taken & place) != 0 || gpus[i]->uuid() != worker.device.uuid()) continue;
+      taken |= place;
+      places->emplace(&worker, place);
+      return;
+    }
+  };
+  ForEachWorker(state, node, add);
+  ForEachFormer(state, node, nullptr, add);
+}
+
 bool IsFor(const Job& job, const Node& node) {
   if (!Serves(node, job)) return false;
   NodeFacts facts;

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -60,6 +61,10 @@ bool HasProcesses(const State& state, const Node& node);
 // without it; `job` (null: none) does not wait for its own.
 NodeFacts FactsOf(const State& state, const Node& node, absl::Time now);
 Free FreeOn(const State& state, const Node& node, const Job* job);
+// Adds which GPUs of the node its workers have, one each, as Free counts them: those that FreeOn
+// (for no job) takes for theirs.
+void AddGpuPlaces(const State& state, const Node& node,
+                  std::unordered_map<const Worker*, uint64_t>* places);
 
 // Returns whether the node could have a worker of the job if no other job had any there: it has
 // what the job asks for. Also when it gets no work now: it may come back.

@@ -55,14 +55,17 @@ void AddNodes(const State& state, absl::Time now, QueueView& view) {
     if (node->is_private) view.private_nodes.push_back(place);
     cluster.nodes.push_back(std::move(facts));
     cluster.free.push_back(FreeOn(state, *node, nullptr));
+    AddGpuPlaces(state, *node, &view.gpu_places);
   }
 }
 
 // Workers that hold something of their node: one slot each.
 Taken HoldOf(const QueueView& view, const Worker& worker) {
   const auto node = view.node_places.find(worker.node_id);
-  if (node == view.node_places.end()) return Taken{-1, 0, 0};
-  return Taken{node->second, 1, worker.on_gpu ? 1 : 0};
+  if (node == view.node_places.end()) return Taken{-1};
+  const auto gpu = view.gpu_places.find(&worker);
+  return Taken{node->second, 1, worker.on_gpu ? 1 : 0,
+               gpu == view.gpu_places.end() ? 0 : gpu->second};
 }
 
 // Returns whether the place has a worker that the job can go on with at once.
@@ -129,11 +132,8 @@ void AddRunning(const Job& job, QueueView& view) {
     if (!HasProcess(slot)) continue;
     const Taken hold = HoldOf(view, *slot.worker);
     if (hold.node < 0) continue;
-    Taken& sum = (slot.wanted ? holds : leaving)
-                     .try_emplace(hold.node, Taken{hold.node, 0, 0})
-                     .first->second;
-    sum.slots += hold.slots;
-    sum.gpus += hold.gpus;
+    auto& sums = slot.wanted ? holds : leaving;
+    Join(hold, sums.try_emplace(hold.node, Taken{hold.node}).first->second);
   }
   for (const auto& [node, hold] : holds) running.holds.push_back(hold);
   running.owed = OwedTo(job);
@@ -167,9 +167,7 @@ void AddLeftBehind(const State& state, absl::Time now, QueueView& view) {
     if (worker.gone()) return;
     const Taken hold = HoldOf(view, worker);
     if (hold.node < 0) return;
-    Taken& sum = left[id].try_emplace(hold.node, Taken{hold.node, 0, 0}).first->second;
-    sum.slots += hold.slots;
-    sum.gpus += hold.gpus;
+    Join(hold, left[id].try_emplace(hold.node, Taken{hold.node}).first->second);
   };
   const auto has_ended = [&](const std::string& id) {
     const auto job = state.jobs.find(id);

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -36,6 +37,8 @@ struct QueueView {
   std::map<std::string, int> node_places;   // in queue.cluster
   std::vector<int> private_nodes;           // their places
   std::map<std::string, int> array_places;  // in queue.array_left
+  // Of workers with GPUs, which (Taken::gpu_places).
+  std::unordered_map<const Worker*, uint64_t> gpu_places;
 };
 // Of all jobs that are ready.
 QueueView ViewQueue(const State& state, absl::Time now);

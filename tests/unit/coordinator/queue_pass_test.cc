@@ -312,6 +312,21 @@ TEST(QueuePassTest, AForecastOfALargeClusterIsGivenUpSooner) {
   EXPECT_FALSE(is_known(1000, 150));
 }
 
+TEST(CapacityTest, WhatIsGivenBackIsWhatWasTaken) {
+  TestQueue test;
+  test.Node(8, 4);
+  const auto take_from = [&](int first) {
+    Ask& ask = test.MakeAsk({.per_node = 2});
+    ask.gpus = Ask::Gpus::kAlways;
+    ask.first_gpu = first;
+    return Take(ask, test.queue.cluster, 0, 2, test.queue.cluster.free);
+  };
+  take_from(0);
+  const Taken second = take_from(2);
+  Give(test.queue.cluster, second, test.queue.cluster.free);
+  EXPECT_EQ(test.queue.cluster.free[0].gpus, 0b1100u);
+}
+
 TEST(CapacityTest, TakesGpusFromTheOneThatIsAskedFor) {
   TestQueue test;
   test.Node(8, 4);
