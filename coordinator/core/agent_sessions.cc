@@ -133,6 +133,13 @@ void OnHello(Context& context, const AgentSaid& event) {
   if (const std::string why = WhyMalformed(hello); !why.empty()) {
     return Reject(context, session, Rejected::MALFORMED, why);
   }
+  // Else the earlier one would never be gone: the connection's end would be that of the last one.
+  const auto spoke = context.state.agent_sessions.find(session);
+  if (spoke != context.state.agent_sessions.end() && spoke->second != hello.node_id()) {
+    return Reject(context, session, Rejected::MALFORMED,
+                  absl::StrCat("this connection is that of the node ", spoke->second,
+                               ", and cannot be that of another one"));
+  }
   Node& node = context.state.nodes[hello.node_id()];
   if (IsOfAnother(context, node, event)) {
     return Reject(

@@ -61,5 +61,28 @@ TEST(NodesTest, RoomForWhoLeftADrainedNodeIsLookedForByThePassesOverTheQueue) {
   EXPECT_FALSE(left.returns);
 }
 
+// An agent has a node of its own: the earlier ones would be there for ever, as nothing ends them.
+TEST(NodesTest, AConnectionIsOneNodes) {
+  State state;
+  const auto say_hello = [&](const std::string& id) {
+    AgentMessage message;
+    message.mutable_hello()->set_node_id(id);
+    message.mutable_hello()->set_host("a");
+    message.mutable_hello()->set_slots(1);
+    message.mutable_hello()->set_protocol_version(1);
+    return Step(state, AgentSaid{1, message}, absl::UnixEpoch());
+  };
+  for (int i = 0; i < 2; ++i) {
+    for (const ToAgent& message : say_hello("n").to_agents) EXPECT_FALSE(message.close);
+  }
+  const Effects refused = say_hello("m");
+  ASSERT_EQ(refused.to_agents.size(), 1u);
+  EXPECT_EQ(refused.to_agents[0].command.rejected().kind(), Rejected::MALFORMED);
+  EXPECT_TRUE(refused.to_agents[0].close);
+  EXPECT_EQ(state.nodes.count("m"), 0u);
+  Step(state, AgentGone{1}, absl::UnixEpoch());
+  EXPECT_EQ(state.nodes.at("n").session, 0u);
+}
+
 }  // namespace
 }  // namespace lockstep::coordinator
