@@ -282,6 +282,8 @@ absl::Status GrpcClient::FollowOnce(FollowJobRequest& request,
   while (!enough && reader->Read(&event)) {
     if (!std::exchange(heard, true)) KeepRenewed();
     request.set_after_sequence(event.sequence());
+    // By the next connection what the caller named may be several jobs', or another's.
+    if (event.has_state()) request.set_job_id(event.state().job_id());
     enough = !on_event(event);
   }
   if (enough) context.TryCancel();

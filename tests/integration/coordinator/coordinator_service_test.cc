@@ -281,7 +281,12 @@ class CancelsOnce : public Coordinator::Service {
   }
   grpc::Status FollowJob(grpc::ServerContext*, const FollowJobRequest* request,
                          grpc::ServerWriter<JobEvent>* writer) override {
+    // By now the name may be another job's.
+    if (request->after_sequence() > 0 && request->job_id() != "mlp-1") {
+      return {grpc::StatusCode::NOT_FOUND, request->job_id()};
+    }
     JobEvent event;
+    event.mutable_state()->set_job_id("mlp-1");
     event.set_sequence(request->after_sequence() + 1);
     writer->Write(event);
     return event.sequence() == 1 ? grpc::Status::CANCELLED : grpc::Status::OK;
@@ -305,6 +310,7 @@ TEST_F(CoordinatorServiceTest, ACoordinatorThatStopsIsAskedAgain) {
   EXPECT_EQ(submitted->job_id(), "mlp-1");
   EXPECT_EQ(service.calls(), 2);
   EXPECT_EQ(Follow("mlp-1").size(), 2);
+  EXPECT_EQ(Follow("mlp").size(), 2) << "a follower keeps to the job that it began with";
 }
 
 }  // namespace
