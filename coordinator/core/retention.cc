@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "coordinator/core/accounting.h"
@@ -30,11 +31,28 @@ void ForgetJob(Context& context, const std::string& id) {
   RemoveJob(state, id);
 }
 
+// Returns when the last job of each array ended; infinite: some of it have not. Who waits for all
+// of it may ask for the first ones last.
+std::unordered_map<std::string, absl::Time> EndsOfArrays(const State& state) {
+  std::unordered_map<std::string, absl::Time> ends;
+  for (const auto& [id, job] : state.jobs) {
+    if (!job.request.has_array()) continue;
+    absl::Time& end =
+        ends.try_emplace(job.request.array().id(), absl::InfinitePast()).first->second;
+    end = std::max(end, job.final() ? job.ended : absl::InfiniteFuture());
+  }
+  return ends;
+}
+
 void ForgetJobs(Context& context) {
   const Options& options = context.state.options;
+  const std::unordered_map<std::string, absl::Time> arrays = EndsOfArrays(context.state);
   std::vector<std::tuple<absl::Time, int64_t, std::string>> ended;
   for (const auto& [id, job] : context.state.jobs) {
-    if (job.final()) ended.emplace_back(job.ended, job.submit_order, id);
+    if (!job.final()) continue;
+    const auto array = arrays.find(job.request.array().id());
+    const absl::Time since = array == arrays.end() ? job.ended : array->second;
+    if (since != absl::InfiniteFuture()) ended.emplace_back(since, job.submit_order, id);
   }
   if (ended.size() <= options.keep_ended) return;
   std::sort(ended.begin(), ended.end());

@@ -16,8 +16,8 @@ namespace lockstep::coordinator {
 void ForgetNodes(Context& context);
 
 // Forgets the oldest ended jobs beyond Options::keep_ended, but none within Options::keep_ended_for
-// of its end, and old use. Their rows go. Looks at most once a second. REQUIRES: no job is touched
-// and not looked at.
+// of its end, or that of the last job of its array, and old use. Their rows go. Looks at most once
+// a second. REQUIRES: no job is touched and not looked at.
 void ForgetOld(Context& context);
 
 }  // namespace lockstep::coordinator
