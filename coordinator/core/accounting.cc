@@ -79,16 +79,17 @@ void CountUse(Context& context, Job& job) {
   if (held.slots == job.meter.slots && held.gpus == job.meter.gpus) return;
   if (job.meter.slots > 0) {
     Charge(context, job.request.user(), job.meter, job.meter.since, context.now);
-    if (job.final()) {
-      const DayOfUser day{DayOf(context.now), job.request.user()};
-      ++context.state.usage[day].ended_jobs;
-      context.state.unsettled.usage.insert(day);
-    }
   }
   job.meter = UseOf(job, context.now);
   job.meter.since = context.now;
   job.meter.slots = held.slots;
   job.meter.gpus = held.gpus;
+}
+
+void CountEnd(Context& context, const Job& job) {
+  const DayOfUser day{DayOf(context.now), job.request.user()};
+  ++context.state.usage[day].ended_jobs;
+  context.state.unsettled.usage.insert(day);
 }
 
 std::map<std::string, double> RecentUses(const State& state, absl::Time now) {

@@ -16,6 +16,9 @@ namespace lockstep::coordinator {
 // The job has what it has from now on; what it had until now is counted.
 void CountUse(Context& context, Job& job);
 
+// The job has ended now, whether it ever had anything or not.
+void CountEnd(Context& context, const Job& job);
+
 // Returns what the job has used so far.
 Meter UseOf(const Job& job, absl::Time now);
 

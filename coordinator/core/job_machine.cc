@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "common/status.h"
 #include "coordinator/core/access.h"
+#include "coordinator/core/accounting.h"
 #include "coordinator/core/assignment_size.h"
 #include "coordinator/core/command.h"
 #include "coordinator/core/failures.h"
@@ -180,6 +181,7 @@ void EndJob(Context& context, Job& job) {
   job.ended = context.now;
   context.schedule = true;
   context.state.look_at_dependencies = true;
+  CountEnd(context, job);
   SetState(context, job, ending.target, ending.reason);
 }
 

@@ -56,6 +56,14 @@ TEST_F(AccountingTest, OfAJobThatRunsTheDaysBeforeDoNotCount) {
   EXPECT_EQ(Usage(now_ + absl::Hours(24)).slot_seconds(), 0);
 }
 
+TEST_F(AccountingTest, AJobThatEndsBeforeItStartsHasEnded) {
+  Submit("j", 2, /*hold=*/true);
+  Step(state_, CancelRequested{"j", false, {}}, now_);
+  ASSERT_TRUE(state_.jobs.at("j").final());
+  EXPECT_EQ(Usage().ended_jobs(), 1);
+  EXPECT_EQ(Usage(now_ + absl::Hours(24)).ended_jobs(), 0);
+}
+
 TEST_F(AccountingTest, AJobEndsOnce) {
   Join(2);
   Submit("j", 2);

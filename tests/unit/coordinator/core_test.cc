@@ -475,11 +475,11 @@ TEST(CoreTest, AForgottenJobIsOwedNoRows) {
   Step(state, Submitted{"j", request}, now);
   now += absl::Seconds(2);
   Effects effects = Step(state, CancelRequested{"j", true}, now);
-  EXPECT_EQ(effects.rows.size(), 3);  // the job's row, and the end of both
+  EXPECT_EQ(effects.rows.size(), 4);  // the job's row, its user's of the day, and the end of both
   SaveFailed(state, effects, now);
   EXPECT_TRUE(state.owed_jobs.empty());
   effects = Step(state, Tick{}, now);
-  EXPECT_EQ(effects.rows.size(), 2);
+  EXPECT_EQ(effects.rows.size(), 3);  // not the job's
 }
 
 }  // namespace
