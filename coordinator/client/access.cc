@@ -4,13 +4,17 @@
 #include <grpcpp/client_context.h>
 
 #include <chrono>
+#include <string>
+#include <utility>
 
 #include "common/clock.h"
 #include "common/status.h"
 #include "coordinator/client/channel.h"
+#include "coordinator/client/default_address.h"
 #include "coordinator/client/diagnosis.h"
 #include "coordinator/client/grpc_status.h"
 #include "coordinator/client/renewal.h"
+#include "coordinator/client/route.h"
 #include "proto/access.grpc.pb.h"
 
 namespace lockstep::coordinator {
@@ -24,15 +28,20 @@ absl::StatusOr<Response> Call(const ClientOptions& options,
                                                                    const Request&, Response*),
                               const Request& request, absl::Duration timeout) {
   const absl::Time deadline = Clock::Real()->Now() + timeout;
-  const auto stub = Access::NewStub(MakeChannel(options));
+  const auto stub = Access::NewStub(Route(options).ToLeader(timeout / 2));
   grpc::ClientContext context;
   ShowToken(options, &context);
-  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
+  context.set_deadline(std::chrono::system_clock::now() +
+                       absl::ToChronoNanoseconds(deadline - Clock::Real()->Now()));
   Response response;
   const grpc::Status status = ((*stub).*method)(&context, request, &response);
   if (status.ok()) return response;
   if (NobodyServed(status)) {
-    LS_RETURN_IF_ERROR(ExplainConnection(options, deadline - Clock::Real()->Now()));
+    ClientOptions one = options;
+    for (std::string& address : AddressesOf(options.address)) {
+      one.address = std::move(address);
+      LS_RETURN_IF_ERROR(ExplainConnection(one, deadline - Clock::Real()->Now()));
+    }
     return absl::UnavailableError("no coordinator answers at " + options.address);
   }
   return FromGrpc(status);

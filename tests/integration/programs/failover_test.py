@@ -242,11 +242,16 @@ class Failover(EtcdTest):
         line = wait_until(lambda: re.search("another state directory than the leader's.*", said()), 20, "a warning")[0]
         self.assertIn("of another cluster than the token", line)
         self.assertIn(f"copy the state directory of {address}", line)
-        _, _, said = candidate("copied", "copied.log")
+        _, copied, said = candidate("copied", "copied.log")
         wait_until(lambda: "belongs to the leader's cluster" in said(), 20, "it is looked at")
         self.assertNotIn("another state directory", said())
         self.assertIsNone(other.poll())
         self.assertIsNone(leader.poll())
+        # Whoever stands by names the leader, and makes no token itself.
+        code, out, err = self.launch("token", "create", f"--coordinator={copied},{address}", "--token-file=one/token",
+                                     "--user=node1", "--role=join")
+        self.assertEqual(code, 0, err)
+        self.assertIn(" of node1 with the role join", err)
         # With one token more, as `init --new-token` on one host alone makes it.
         code, out, err = self.run_program("coordinator", "init", "--state-dir=copied", "--new-token")
         self.assertEqual(code, 0, out + err)
