@@ -53,11 +53,16 @@ absl::StatusOr<std::vector<std::string>> FilesOfFolder(const std::string& folder
   std::error_code error;
   fs::recursive_directory_iterator it(folder, error);
   for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
-    if (it->is_symlink(error)) {
-      links.push_back(it->path().string());
-    } else if (!error && it->is_regular_file(error)) {
-      names.push_back(it->path().string());
+    const bool link = it->is_symlink(error);
+    const bool file = !link && !error && it->is_regular_file(error);
+    // Not every file system says it with the name. Who is gone meanwhile is no file; of others that
+    // has to be known, and the increment forgets the error.
+    if (error && error != std::errc::no_such_file_or_directory) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the folder ", folder, " cannot be read: ", it->path().string(), ": ", error.message()));
     }
+    if (link) links.push_back(it->path().string());
+    if (file) names.push_back(it->path().string());
   }
   if (error) {
     return absl::FailedPreconditionError(

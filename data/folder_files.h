@@ -15,7 +15,8 @@ namespace lockstep::data {
 // is that file under the link's name, unless the file is there already: under a name of its own, or
 // that of a link before it in the order. Links to folders are not followed. Asks the file system
 // about each file; blocks for it. Errors: NotFound when a link leads nowhere, which is named,
-// unless it is an editor's lock (".#NAME"); FailedPrecondition when the folder cannot be read.
+// unless it is an editor's lock (".#NAME"); FailedPrecondition when the folder cannot be read, or
+// what one of its files is.
 absl::StatusOr<std::vector<std::string>> FilesOfFolder(const std::string& folder);
 
 }  // namespace lockstep::data
