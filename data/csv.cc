@@ -251,8 +251,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const CsvSource& source, Split 
   LS_ASSIGN_OR_RETURN(CsvTable read, ReadTable(path, source));
   const auto table = std::make_shared<CsvTable>(std::move(read));
   ArraySamples samples;
-  samples.classes = ClassesOf(*table);
-  if (!train && !source.train.empty()) {
+  samples.classes = source.classes > 0 ? source.classes : ClassesOf(*table);
+  if (!train && source.classes == 0 && !source.train.empty()) {
     LS_ASSIGN_OR_RETURN(const CsvTable trained, ReadTable(source.train, source));
     if (trained.features != table->features) {
       return absl::DataLossError(absl::StrCat(path, " has ", table->features, " features, but ",

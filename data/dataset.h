@@ -68,6 +68,8 @@ struct IdxSource {
   double mean = 0;
   double std = 1;
   bool raw_bytes = false;  // bytes are numbers, and not pixels that are divided by 255
+  // Above 0: they are known, and nobody asks the training split for them.
+  int64_t classes = 0;
 };
 // Bytes as tokens. Fields: "tokens" and "labels" i32 [length], the labels being the next bytes.
 // With `masked` above 0: "tokens", "segments" and "labels" for a masked language model, which
@@ -99,11 +101,14 @@ struct NpySource {
   int64_t vocab = 0;              // above 0: the inputs are token numbers below it (npy_tokens.h)
   int64_t padding = -1;           // the token that fills samples up at their end; negative: none
   bool raw_bytes = false;         // uint8 are numbers, and not pixels that are divided by 255
+  int64_t classes = 0;            // as in IdxSource
 };
 struct CsvSource {
   std::string train, test;
   std::string label = "-1";     // a column's name or number
   std::string header = "auto";  // auto, yes, no
+  // As in IdxSource; then the columns are not compared with those of the training split.
+  int64_t classes = 0;
 };
 using Source = std::variant<SyntheticSource, FashionMnistSource, IdxSource, TextSource,
                             TokensSource, Cifar10Source, NpySource, CsvSource>;

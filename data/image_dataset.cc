@@ -175,9 +175,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const IdxSource& source, Split 
   const auto count = [](const IdxArray& array) {
     return int64_t{*std::max_element(array.values().begin(), array.values().end())} + 1;
   };
-  int64_t classes = count(*labels);
+  int64_t classes = source.classes > 0 ? source.classes : count(*labels);
   LS_RETURN_IF_ERROR(labels->Check());
-  if (!train && !source.train_labels.empty()) {
+  if (!train && source.classes == 0 && !source.train_labels.empty()) {
     LS_ASSIGN_OR_RETURN(const std::string file, FindEither(source.train_labels, kIdxAdvice));
     LS_ASSIGN_OR_RETURN(const std::unique_ptr<IdxArray> train_labels, IdxArray::Open(file));
     classes = count(*train_labels);

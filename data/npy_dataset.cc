@@ -104,8 +104,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenNpy(const NpySource& source, Split 
   LS_ASSIGN_OR_RETURN(ArraySamples samples, InputsOf(inputs, source));
   if (!train) LS_RETURN_IF_ERROR(CheckUnits(source, samples.type));
   LS_ASSIGN_OR_RETURN(samples.labels, LabelsOf(labels));
-  samples.classes = ClassesOf(samples.labels);
-  if (!train && !source.train_labels.empty()) {
+  samples.classes = source.classes > 0 ? source.classes : ClassesOf(samples.labels);
+  if (!train && source.classes == 0 && !source.train_labels.empty()) {
     LS_ASSIGN_OR_RETURN(const std::vector<int32_t> trained, LabelsOf(source.train_labels));
     samples.classes = ClassesOf(trained);
   }

@@ -170,6 +170,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenNpyTokens(const NpySource& source, 
   int64_t classes = source.vocab;
   if (each) {
     LS_RETURN_IF_ERROR(labels.CheckRange(std::numeric_limits<int64_t>::min(), source.vocab));
+  } else if (source.classes > 0) {
+    classes = source.classes;
+    LS_RETURN_IF_ERROR(labels.CheckRange(0, classes));
   } else if (train || source.train_labels.empty()) {
     LS_ASSIGN_OR_RETURN(classes, ClassesOf(labels));
   } else {

@@ -24,7 +24,7 @@ absl::Status AnswerEval(const EvalRequest& request, bool json) {
       const std::unique_ptr<data::Dataset> dataset,
       OpenTestSplit(data, other ? request.data().train().seed() : model->config().seed(),
                     other ? request.data().workdir() : model->config().workdir(),
-                    model->takes_raw_bytes()));
+                    model->takes_raw_bytes(), model->config().classes()));
   const absl::Time start = Clock::Real()->Now();
   // As in training: losses in block order in fp64, counts as integers.
   double loss = 0;

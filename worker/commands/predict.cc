@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& 
     const bool other = request.has_data();
     return OpenTestSplit(data, other ? request.data().train().seed() : model.config().seed(),
                          other ? request.data().workdir() : model.config().workdir(),
-                         model.takes_raw_bytes());
+                         model.takes_raw_bytes(), model.config().classes());
   }
   Train train;
   *train.mutable_data() = data;

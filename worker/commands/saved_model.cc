@@ -248,13 +248,17 @@ absl::Status SavedModel::ForEachBlock(const data::Dataset& dataset, const BlockR
 
 absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, uint64_t seed,
                                                              const std::string& workdir,
-                                                             bool raw_bytes) {
+                                                             bool raw_bytes, int64_t classes) {
   Train train;
   *train.mutable_data() = data;
   train.set_seed(seed);
   LS_ASSIGN_OR_RETURN(data::Source source, DataSource(train));
   if (auto* const npy = std::get_if<data::NpySource>(&source)) npy->raw_bytes = raw_bytes;
   if (auto* const idx = std::get_if<data::IdxSource>(&source)) idx->raw_bytes = raw_bytes;
+  // A model knows them, and needs no file that it learnt from.
+  if (auto* const npy = std::get_if<data::NpySource>(&source)) npy->classes = classes;
+  if (auto* const idx = std::get_if<data::IdxSource>(&source)) idx->classes = classes;
+  if (auto* const csv = std::get_if<data::CsvSource>(&source)) csv->classes = classes;
   // A model may have come here without the folder, and its data need not lie in there.
   const int missing = workdir.empty() || ::chdir(workdir.c_str()) == 0 ? 0 : errno;
   absl::StatusOr<std::unique_ptr<data::Dataset>> dataset = data::Open(source, data::Split::kTest);

@@ -65,11 +65,12 @@ class SavedModel {
 absl::Status CheckFinite(absl::Span<const float> outputs);
 
 // The samples of a config's or a job's data. Relative paths are meant from `workdir`, which the
-// process enters; empty, or not there: from where it is. `raw_bytes` as in data::NpySource. Errors:
-// those of data::Open.
+// process enters; empty, or not there: from where it is. `raw_bytes` and `classes` as in
+// data::NpySource. Errors: those of data::Open.
 absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, uint64_t seed,
                                                              const std::string& workdir,
-                                                             bool raw_bytes = false);
+                                                             bool raw_bytes = false,
+                                                             int64_t classes = 0);
 
 }  // namespace lockstep::worker
 

@@ -367,6 +367,44 @@ class Verbs(harness.ProgramTest):
         self.assertEqual(one["model"]["sha256"], two["model"]["sha256"])
         self.assertEqual(one["eval"], dict(two["eval"], seconds=one["eval"].get("seconds")) if "seconds" in one["eval"] else two["eval"])
 
+    def test_a_saved_model_needs_no_training_files(self):
+        # The test split lacks the last class, and the table's is named.
+        rows = [[((i * 7 + j * 3) % 11) / 4.0 for j in range(6)] + [i % 3] for i in range(60)]
+        few = [row for row in rows if row[6] < 2]
+        made = "synthetic: {train_samples: 1000, test_samples: 200, features: 40, classes: 5}"
+
+        def idx(name, kind, shape, data):
+            with open(os.path.join(self.dir, name), "wb") as file:
+                file.write(bytes([0, 0, kind, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + data)
+
+        for split, part in (("train", rows), ("test", few)):
+            count = len(part)
+            self.write(f"{split}.csv", "a,b,c,d,e,f,label\n" + "".join(",".join(map(str, row)) + "\n" for row in part))
+            self.write_npy(f"{split}-x.npy", "<f4", (count, 6), b"".join(struct.pack("<6f", *row[:6]) for row in part))
+            self.write_npy(f"{split}-y.npy", "<i8", (count,), b"".join(struct.pack("<q", row[6]) for row in part))
+            idx(f"{split}-images", 8, (count, 2, 3), bytes(int(value * 4) for row in part for value in row[:6]))
+            idx(f"{split}-labels", 8, (count,), bytes(row[6] for row in part))
+        arrays = "{0}_inputs: {0}-x.npy, {0}_labels: {0}-y.npy"
+        pictures = "{0}_images: {0}-images, {0}_labels: {0}-labels"
+        for data in ("csv: {train: train.csv, test: test.csv}",
+                     f"npy: {{{arrays.format('train')}, {arrays.format('test')}}}",
+                     f"idx: {{{pictures.format('train')}, {pictures.format('test')}}}"):
+            job = self.write("job.yaml", harness.synthetic_job(extra="", nproc=2).replace(made, data))
+            result = self.train(job)
+            model = os.path.dirname(result["model"]["path"])
+            code, predicted, err = self.launch("predict", model)
+            self.assertEqual(code, 0, err)
+            hidden = [name for name in os.listdir(self.dir) if name.startswith("train")]
+            for name in hidden:
+                os.rename(os.path.join(self.dir, name), os.path.join(self.dir, "away-" + name))
+            code, out, err = self.launch("eval", "-o", "json", model)
+            self.assertEqual(code, 0, err)
+            answer = json.loads(out)
+            self.assertEqual((answer["loss"], answer["accuracy"]), (result["eval"]["loss"], result["eval"]["accuracy"]))
+            self.assertEqual(self.launch("predict", model)[:2], (0, predicted))
+            for name in hidden:
+                os.rename(os.path.join(self.dir, "away-" + name), os.path.join(self.dir, name))
+
     def test_a_test_split_that_is_missed_says_from_where_it_is_meant(self):
         self.write("rows.csv", "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(200)))
         made = "synthetic: {train_samples: 1000, test_samples: 200, features: 40, classes: 5}"

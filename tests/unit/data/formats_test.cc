@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/cifar.h"
@@ -381,6 +382,28 @@ TEST_F(NpyTokensTest, InputsAloneHaveTheLabelsThatTheModelTakes) {
   ASSERT_TRUE((*each)->ReadBatch({indices}, fields).ok());
   EXPECT_THAT(tokens, ElementsAre(9, 0, 0));
   EXPECT_THAT(labels, ElementsAre(0, 0, 0));
+}
+
+// As where a model says them, which may have come here without what it learnt from.
+TEST_F(NpyTokensTest, WhoKnowsTheClassesAsksNoTrainingSplit) {
+  NpySource tokens = Source({2}, {1, 2});
+  tokens.test_inputs = std::exchange(tokens.train_inputs, "gone");
+  tokens.test_labels = std::exchange(tokens.train_labels, "gone");
+  NpySource numbers = tokens;
+  numbers.vocab = 0;
+  CsvSource table;
+  table.train = "gone";
+  table.test = Write("test.csv", "x,y,label\n5,6,1\n5,6,2\n");
+  for (const int64_t classes : {5, 2, 0}) {
+    tokens.classes = numbers.classes = table.classes = classes;
+    for (const data::Source& source :
+         {data::Source(tokens), data::Source(numbers), data::Source(table)}) {
+      const auto dataset = Open(source, Split::kTest);
+      EXPECT_EQ(dataset.ok(), classes == 5) << "there is a label 2: " << dataset.status();
+      if (dataset.ok()) EXPECT_EQ((*dataset)->classes(), 5);
+      if (classes == 0) EXPECT_TRUE(absl::IsNotFound(dataset.status())) << dataset.status();
+    }
+  }
 }
 
 TEST_F(NpyTokensTest, SaysWhatDoesNotFit) {
