@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "coordinator/client/access.h"
 #include "coordinator/client/token.h"
@@ -15,6 +16,14 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(2);
 constexpr absl::Duration kPause = absl::Seconds(1);
+// A leader takes what `init` wrote anew within seconds.
+constexpr absl::Duration kUntilRenewed = absl::Seconds(5);
+
+// Else it is not there, or not yet, or it is not known what it has against the token.
+bool IsRefusal(const absl::Status& said) {
+  return absl::IsFailedPrecondition(said) || absl::IsPermissionDenied(said) ||
+         absl::IsUnauthenticated(said);
+}
 
 }  // namespace
 
@@ -46,34 +55,42 @@ void LeaderCheck::Run() {
       if (over_) return;
       leader = leader_;
     }
-    const bool answered = Look(leader);
+    absl::Status said = Look(leader);
+    if (IsRefusal(said) && AwaitAnother(leader, kUntilRenewed)) said = Look(leader);
+    if (IsRefusal(said)) {
+      LS_LOG_WARNING << "stands by with another state directory than the leader's ("
+                     << said.message()
+                     << "): if this one led, the nodes and users of that one would be let in no "
+                     << "more. Stop it, copy the state directory of " << leader
+                     << " to this host, and start it again";
+    }
+    const bool answered = said.ok() || IsRefusal(said);
+    if (!answered) AwaitAnother(leader, kPause);
     absl::MutexLock lock(&mu_);
     if (answered && leader_ == leader) leader_.clear();
-    if (!answered && !over_ && leader_ == leader) changed_.WaitFor(&mu_, kPause);
   }
 }
 
-bool LeaderCheck::Look(const std::string& leader) const {
+bool LeaderCheck::AwaitAnother(const std::string& leader, absl::Duration time) {
+  const absl::Time until = Clock::Real()->Now() + time;
+  absl::MutexLock lock(&mu_);
+  while (!over_ && leader_ == leader) {
+    const absl::Duration left = until - Clock::Real()->Now();
+    if (left <= absl::ZeroDuration()) return true;
+    changed_.WaitFor(&mu_, left);
+  }
+  return false;
+}
+
+absl::Status LeaderCheck::Look(const std::string& leader) const {
   const absl::StatusOr<std::vector<std::string>> tokens = ReadTokens(token_file_);
-  if (!tokens.ok() || tokens->empty()) return true;  // the coordinator itself says so
+  if (!tokens.ok() || tokens->empty()) return absl::OkStatus();  // the coordinator itself says so
   ClientOptions options;
   options.address = leader;
   options.token = tokens->front();
   const absl::Status said = WhoAmI(options, kPatience).status();
-  if (said.ok()) {
-    LS_LOG_INFO << "its state directory belongs to the leader's cluster";
-    return true;
-  }
-  // It is not there, or not yet, or it is not known what it has against the token.
-  if (!absl::IsFailedPrecondition(said) && !absl::IsPermissionDenied(said) &&
-      !absl::IsUnauthenticated(said)) {
-    return false;
-  }
-  LS_LOG_WARNING << "stands by with another state directory than the leader's (" << said.message()
-                 << "): if this one led, the nodes and users of that one would be let in no more. "
-                 << "Stop it, copy the state directory of " << leader
-                 << " to this host, and start it again";
-  return true;
+  if (said.ok()) LS_LOG_INFO << "its state directory belongs to the leader's cluster";
+  return said;
 }
 
 }  // namespace lockstep::coordinator

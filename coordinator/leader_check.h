@@ -9,7 +9,9 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/cond_var.h"
 #include "common/thread.h"
 
@@ -18,7 +20,7 @@ namespace lockstep::coordinator {
 class LeaderCheck {
  public:
   // Shows each leader the newest token of `token_file`, until it answers, and warns when it does
-  // not take that. Without a file it does nothing.
+  // not take that, nor a few seconds later. Without a file it does nothing.
   explicit LeaderCheck(std::string token_file);
   // Blocks for a call to the leader that is under way: two seconds at most.
   ~LeaderCheck();
@@ -28,8 +30,10 @@ class LeaderCheck {
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns whether it has an answer.
-  bool Look(const std::string& leader) const;
+  // Returns what it says of the token.
+  absl::Status Look(const std::string& leader) const;
+  // Waits so long; returns whether it still leads, and this is not over.
+  bool AwaitAnother(const std::string& leader, absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string token_file_;
   absl::Mutex mu_;

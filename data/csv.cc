@@ -138,23 +138,17 @@ class Parser {
                                               "may: say in data.csv.header whether it is a "
                                               "header, yes or no"));
     }
-    if (is_header_) LS_RETURN_IF_ERROR(TakeNames(number));
+    if (is_header_) TakeNames();
     table_.features = static_cast<int64_t>(columns_) - 1;
     return FindLabel();
   }
 
   // A model keeps the names, as text.
-  absl::Status TakeNames(int64_t number) {
+  void TakeNames() {
     for (size_t column = 0; column < columns_; ++column) {
-      if (ToUtf8(fields_[column]) != fields_[column]) {
-        return absl::DataLossError(
-            absl::StrCat("line ", number, ", column ", column + 1, " is named '",
-                         Printable(fields_[column].substr(0, kMostShown)),
-                         "', which is not UTF-8: convert it (iconv -f LATIN1 -t UTF-8)"));
-      }
-      table_.names.push_back(OneQuoteEach(fields_[column]));
+      std::string name = OneQuoteEach(fields_[column]);
+      table_.names.push_back(ToUtf8(name) == name ? std::move(name) : Printable(name));
     }
-    return absl::OkStatus();
   }
 
   // Returns whether the fields are 0, 1, 2 and so on: the header that pandas gives an array.

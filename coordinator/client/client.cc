@@ -228,7 +228,9 @@ class GrpcClient : public Client {
         if (!explained.ok()) {
           if (wrong.ok()) wrong = explained;
           // As long as there is another address, the cluster may be served there.
-          if (++known_wrong >= AddressesOf(options_.address).size()) return wrong;
+          const std::vector<std::string> listed = AddressesOf(options_.address);
+          known_wrong += std::ranges::count(listed, way.options.address);
+          if (known_wrong >= listed.size()) return wrong;
         }
       }
       // Somebody else may lead at any moment.
@@ -237,7 +239,7 @@ class GrpcClient : public Client {
       clock->Sleep(std::min(backoff, deadline - clock->Now()));
     }
     if (NobodyServed(status) || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-      if (!wrong.ok() && !unanswered) return wrong;
+      if (!wrong.ok() && !unanswered && refusal.empty()) return wrong;
       absl::Status nobody =
           absl::UnavailableError(absl::StrCat("no coordinator answers at ", options_.address,
                                               " within ", absl::FormatDuration(timeout), refusal));

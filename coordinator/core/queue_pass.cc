@@ -292,8 +292,9 @@ std::string WhyOverQuota(const QueueRules& rules, const std::vector<Running>& ru
 
 absl::Time Forecast(const QueueRules& rules, Queue queue, int place, std::string* why) {
   constexpr int kPasses = 200;
-  // A pass takes its time for each node and job, and the coordinator does nothing else meanwhile.
-  constexpr size_t kWork = 100000;
+  // A pass looks at nodes for each kind of job, and the coordinator does nothing else meanwhile: so
+  // often, for a node and a job that waits.
+  constexpr size_t kWork = 5000000;
   constexpr size_t kWaiting = 2000;
   if (queue.waiting.size() > kWaiting) {
     *why = absl::StrCat("more than ", kWaiting, " jobs wait before it");
@@ -304,7 +305,7 @@ absl::Time Forecast(const QueueRules& rules, Queue queue, int place, std::string
   for (Waiting& waiting : queue.waiting) waiting.starts_at = queue.now;
   size_t work = 0;
   for (int i = 0; i < kPasses && work < kWork; ++i) {
-    work += queue.cluster.nodes.size() + queue.waiting.size() + queue.running.size();
+    work += queue.cluster.nodes.size() * queue.waiting.size();
     EndJobs(queue);
     const std::vector<Free> before = queue.cluster.free;
     if (Begin(queue, RunPass(calm, queue), before, &place)) return queue.now;

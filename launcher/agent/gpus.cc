@@ -3,10 +3,10 @@
 
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -43,6 +43,14 @@ absl::StatusOr<GpuList> AskDriver() {
   return list;
 }
 
+// The same text once, as GPUs are asked for more than once.
+void WarnOnce(const std::string& text) {
+  static absl::Mutex mu;
+  static std::set<std::string>* const said = new std::set<std::string>();
+  absl::MutexLock lock(&mu);
+  if (said->insert(text).second) LS_LOG_WARNING << text;
+}
+
 }  // namespace
 
 absl::StatusOr<GpuList> ListGpus() {
@@ -67,13 +75,9 @@ std::vector<Gpu> UsableGpus() {
   if (::access(path.c_str(), R_OK) != 0) return {};
   absl::StatusOr<GpuList> list = ListGpus();
   if (!list.ok()) return {};
-  static std::atomic<bool> said = false;
-  const bool says = !said.exchange(true);
-  for (const int number : list->uncut) {
-    if (says) LS_LOG_WARNING << UncutText(number);
-  }
+  for (const int number : list->uncut) WarnOnce(UncutText(number));
   if (!list->too_old.empty() && !list->gpus.empty()) {
-    if (says) LS_LOG_WARNING << "no GPU of this host is used: " << list->too_old;
+    WarnOnce(absl::StrCat("no GPU of this host is used: ", list->too_old));
     return {};
   }
   return std::move(list->gpus);

@@ -33,7 +33,8 @@ struct GpuList {
 absl::StatusOr<GpuList> ListGpus();
 
 // The GPUs that workers of this build can use: none without the CUDA module beside the worker, or
-// with a driver that is too old for it, which is logged once, as GPUs without their instances are.
+// with a driver that is too old for it, which is logged, each text once, as GPUs without their
+// instances are.
 std::vector<Gpu> UsableGpus();
 
 }  // namespace lockstep::launcher

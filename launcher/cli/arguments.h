@@ -164,7 +164,8 @@ struct ScaleArgs {
 struct JoinArgs {
   CommonArgs common;
   CoordinatorArgs coordinator;
-  std::optional<int> slots;  // worker slots; without it one for each core or GPU
+  std::optional<int>
+      slots;  // worker slots; without it one for each processor, or GPU where these are more
   std::string runs_dir;
   std::string state_dir;   // empty: the default
   std::string interfaces;  // empty: the host's choice

@@ -350,7 +350,8 @@ const std::vector<Flag>& AllFlags() {
       {.name = "slots",
        .value = "N",
        .verbs = {"join"},
-       .help = "worker slots that this host offers"},
+       .help = "worker slots that this host offers (one for each processor that it may use, or for "
+               "each GPU where these are more)"},
       {.name = "label",
        .value = "KEY=VALUE",
        .verbs = {"join"},

@@ -49,8 +49,9 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
   LS_ASSIGN_OR_RETURN(options.worker_program, FindProgram("worker", "LOCKSTEP_WORKER"));
   options.spawner = spawner;
   // A container's limit of processors may be below its GPUs, each of which has a worker.
-  options.slots =
-      args.slots.value_or(std::max(AvailableCpus(), static_cast<int>(UsableGpus().size())));
+  options.slots = args.slots.has_value()
+                      ? *args.slots
+                      : std::max(AvailableCpus(), static_cast<int>(UsableGpus().size()));
   options.labels = args.labels;
   options.runs_dir = args.runs_dir;
   options.state_dir = args.state_dir;

@@ -269,7 +269,7 @@ void Checkpointer::Begin(int64_t step, const Decided& decided, bool in_place) {
   own.manifest.generation = generation_;
   own.may_publish = settings_.may_publish;
   own.links_told = &links_told_;
-  own.alone = [this] { return mark_ != nullptr && mark_->Others().empty(); };
+  own.alone = [this] { return mark_ != nullptr && !mark_->SeesOthers(); };
   own.set_data = [this](checkpoint::Manifest* manifest) { SetDataOfRun(manifest); };
   own.manifest.evaluated_step = decided.evaluated_step;
   own.manifest.best_step = decided.best_step;

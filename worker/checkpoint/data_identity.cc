@@ -9,13 +9,18 @@
 #include "absl/status/statusor.h"
 #include "common/log.h"
 #include "common/printable.h"
+#include "common/utf8.h"
 
 namespace lockstep::worker {
+
+std::string PathText(const std::string& path) {
+  return ToUtf8(path) == path ? path : Printable(path);
+}
 
 std::vector<checkpoint::DataRecord> DataRecordsOf(const std::vector<data::FileFingerprint>& files) {
   std::vector<checkpoint::DataRecord> records;
   for (const data::FileFingerprint& file : files) {
-    const checkpoint::DataRecord record{Printable(file.path), file.bytes, file.hash};
+    const checkpoint::DataRecord record{PathText(file.path), file.bytes, file.hash};
     if (std::find(records.begin(), records.end(), record) == records.end()) {
       records.push_back(record);
     }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -20,7 +21,10 @@
 
 namespace lockstep::worker {
 
-// Each once: both splits may be of one file. A path that is not UTF-8 is made so.
+// The path as text: as it is, or, where it is not UTF-8, as it is shown.
+std::string PathText(const std::string& path);
+
+// Each once: both splits may be of one file. Paths are text.
 std::vector<checkpoint::DataRecord> DataRecordsOf(const std::vector<data::FileFingerprint>& files);
 
 class DataIdentity {

@@ -37,9 +37,9 @@ FolderMark::~FolderMark() { storage_->Remove(absl::StrCat(folder_, "/", name_)).
 
 bool FolderMark::SeesOthers() const {
   const auto names = storage_->List(folder_);
-  return names.ok() && std::ranges::any_of(*names, [this](const std::string& name) {
-           return name != name_ && absl::StartsWith(name, kPrefix);
-         });
+  return !names.ok() || std::ranges::any_of(*names, [this](const std::string& name) {
+    return name != name_ && absl::StartsWith(name, kPrefix);
+  });
 }
 
 std::vector<std::string> FolderMark::Others() const {

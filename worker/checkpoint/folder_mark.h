@@ -32,8 +32,8 @@ class FolderMark {
   // two that begin together at least one sees the other, which holds for whoever asks as it begins
   // alone: one that is just leaving its own may find it removed. Blocks for the disk.
   std::vector<std::string> Others() const;
-  // Returns whether there are files of other runs, held or not: those of the dead were removed
-  // when this one began. Blocks for the disk.
+  // Returns whether there are files of other runs, held or not (those of the dead were removed
+  // when this one began), or the folder cannot be read. Blocks for the disk.
   bool SeesOthers() const;
 
  private:

@@ -68,7 +68,7 @@ void OpenedData::TellOfChanges(ProgressBoard* board, Clock* clock) const {
 void OpenedData::Tell(WorkerReady* ready) const {
   for (const data::FileFingerprint& file : files_) {
     DataFile& told = *ready->add_data();
-    told.set_path(Printable(file.path));
+    told.set_path(PathText(file.path));
     told.set_bytes(static_cast<int64_t>(file.bytes));
     told.set_hash(file.hash);
   }

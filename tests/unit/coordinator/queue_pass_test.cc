@@ -295,21 +295,23 @@ TEST(QueuePassTest, AForecastTakesTimeLimitsAtTheirWord) {
 
 // The coordinator does nothing else meanwhile.
 TEST(QueuePassTest, AForecastOfALargeClusterIsGivenUpSooner) {
-  const auto is_known = [](int nodes, int ends) {
+  const auto is_known = [](int nodes, int before, int ends) {
     TestQueue test;
     for (int i = 0; i < nodes; ++i) {
       test.Node(1);
       test.Run({.limit = absl::Minutes(1 + i)}, i);
     }
+    for (int i = 0; i < before; ++i) test.Wait({.nodes = 5000, .priority = 1});
     const int place = test.Wait({.nodes = ends});
     std::string why;
     const absl::Time starts = Forecast(test.rules, test.queue, place, &why);
     EXPECT_EQ(why, starts == absl::InfiniteFuture() ? "too much happens before" : "");
     return starts == test.queue.now + absl::Minutes(ends);
   };
-  EXPECT_TRUE(is_known(150, 150));
-  EXPECT_TRUE(is_known(1000, 20));
-  EXPECT_FALSE(is_known(1000, 150));
+  EXPECT_TRUE(is_known(150, 150, 150));
+  EXPECT_TRUE(is_known(1000, 0, 150));
+  EXPECT_TRUE(is_known(1000, 1000, 3));
+  EXPECT_FALSE(is_known(1000, 1000, 150));
 }
 
 TEST(CapacityTest, WhatIsGivenBackIsWhatWasTaken) {

@@ -11,6 +11,7 @@
 #include "coordinator/core/scheduler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/coordinator/cluster.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -91,6 +92,32 @@ TEST_F(UnreadyTest, AChainEndsAtOnce) {
   Cancel(absl::StrCat("j", 1000 + kJobs));
   for (const auto& [id, job] : state_.jobs) EXPECT_EQ(job.state, CANCELLED) << id;
   EXPECT_THAT(state_.jobs.at("j1000").reason, HasSubstr("job j1001 had to succeed before"));
+}
+
+// For a day of that it would come before the jobs of users with less use.
+TEST_F(UnreadyTest, TheTimeForWhichAJobCouldNotStartIsNoWaiting) {
+  Cluster cluster(0, 0);
+  SubmitJobRequest held = Request(), dependent = Request();
+  held.set_hold(true);
+  dependent.add_after_any("held");
+  cluster.Step(Submitted{"plain", Request()});
+  cluster.Step(Submitted{"held", held});
+  cluster.Step(Submitted{"dependent", dependent});
+  const auto since = [&cluster](const std::string& id) { return cluster.job(id).ready_since; };
+  const absl::Time begin = since("plain");
+  cluster.now_ += absl::Hours(25);
+  cluster.Step(HoldRequested{"held", /*release=*/true});
+  EXPECT_EQ(since("held"), cluster.now_);
+  const absl::Time released = cluster.now_;
+  cluster.now_ += absl::Hours(25);
+  cluster.Step(CancelRequested{"held", true, {}});
+  EXPECT_EQ(since("dependent"), cluster.now_);
+  const absl::Time ended = cluster.now_;
+  cluster.now_ += absl::Hours(25);
+  cluster.Restart();
+  EXPECT_EQ(since("plain"), begin);
+  EXPECT_EQ(since("held"), released);
+  EXPECT_EQ(since("dependent"), ended);
 }
 
 TEST_F(UnreadyTest, OfAnArrayAFewAreNamed) {
