@@ -58,10 +58,10 @@ void LeaderCheck::Run() {
     absl::Status said = Look(leader);
     if (IsRefusal(said) && AwaitAnother(leader, kUntilRenewed)) said = Look(leader);
     if (IsRefusal(said)) {
-      LS_LOG_WARNING << "stands by with another state directory than the leader's ("
+      LS_LOG_WARNING << "the leader at " << leader << " does not take this coordinator's token ("
                      << said.message()
-                     << "): if this one led, the nodes and users of that one would be let in no "
-                     << "more. Stop it, copy the state directory of " << leader
+                     << "): if this one led, nodes and users of that one would be let in no more. "
+                     << "Where the state directories differ stop this one, copy that of " << leader
                      << " to this host, and start it again";
     }
     const bool answered = said.ok() || IsRefusal(said);
@@ -87,10 +87,21 @@ absl::Status LeaderCheck::Look(const std::string& leader) const {
   if (!tokens.ok() || tokens->empty()) return absl::OkStatus();  // the coordinator itself says so
   ClientOptions options;
   options.address = leader;
-  options.token = tokens->front();
-  const absl::Status said = WhoAmI(options, kPatience).status();
-  if (said.ok()) LS_LOG_INFO << "its state directory belongs to the leader's cluster";
-  return said;
+  absl::Status first;
+  for (const std::string& token : *tokens) {
+    options.token = token;
+    const absl::Status said = WhoAmI(options, kPatience).status();
+    if (said.ok() && first.ok()) {
+      LS_LOG_INFO << "the leader at " << leader << " takes its token";
+    } else if (said.ok()) {
+      LS_LOG_WARNING << "the leader at " << leader << " takes an older token of " << token_file_
+                     << ", and not yet the newest: start that one again, or, where the newest was "
+                     << "made on this host alone, copy its state directory to this host";
+    }
+    if (said.ok() || !IsRefusal(said)) return said;
+    if (first.ok()) first = said;
+  }
+  return first;
 }
 
 }  // namespace lockstep::coordinator

@@ -19,10 +19,12 @@ namespace lockstep::coordinator {
 
 class LeaderCheck {
  public:
-  // Shows each leader the newest token of `token_file`, until it answers, and warns when it does
-  // not take that, nor a few seconds later. Without a file it does nothing.
+  // Shows each leader the tokens of `token_file`, the newest first, until it answers, and warns
+  // when it takes none of them, nor a few seconds later, or not the newest. Without a file it does
+  // nothing.
   explicit LeaderCheck(std::string token_file);
-  // Blocks for a call to the leader that is under way: two seconds at most.
+  // Blocks for a call to the leader that is under way: seconds, and as long as its name is looked
+  // up.
   ~LeaderCheck();
 
   // This one leads; empty: nobody that is to be looked at.
@@ -30,7 +32,7 @@ class LeaderCheck {
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns what it says of the token.
+  // Returns what it says of the tokens.
   absl::Status Look(const std::string& leader) const;
   // Waits so long; returns whether it still leads, and this is not over.
   bool AwaitAnother(const std::string& leader, absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/status.h"
 #include "coordinator/client/channel.h"
@@ -20,8 +22,7 @@
 namespace lockstep::coordinator {
 namespace {
 
-// Making a token twice would leave one that nobody has, so no call is repeated: gRPC waits for the
-// connection, and makes the call once.
+// Making a token twice would leave one that nobody has, so the call is made once.
 template <typename Request, typename Response>
 absl::StatusOr<Response> Call(const ClientOptions& options,
                               grpc::Status (Access::Stub::*method)(grpc::ClientContext*,
@@ -42,7 +43,10 @@ absl::StatusOr<Response> Call(const ClientOptions& options,
       one.address = std::move(address);
       LS_RETURN_IF_ERROR(ExplainConnection(one, deadline - Clock::Real()->Now()));
     }
-    return absl::UnavailableError("no coordinator answers at " + options.address);
+    const std::string said =
+        absl::StartsWith(status.error_message(), "the coordinator ") ? status.error_message() : "";
+    return absl::UnavailableError(absl::StrCat("no coordinator answers at ", options.address,
+                                               said.empty() ? "" : ": ", said));
   }
   return FromGrpc(status);
 }

@@ -4,8 +4,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "job/meaning/defaults.h"
-#include "job/meaning/workers.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -19,18 +17,12 @@ int64_t BytesOfAssignment(const SubmitJobRequest& request) {
          kOfAnyAssignment;
 }
 
-// Workers that it can have on one node: as its file places them, and as many as find room there
-// when other nodes are lost.
+// Workers that a node's agent is told of at most: as many as the largest one has slots, whoever's
+// they are, or as its file places them.
 int64_t MostOnANode(const State& state, const JobSpec& spec) {
-  int64_t largest = 0;
+  int64_t largest = spec.resources().nproc_per_node();
   for (const auto& [id, node] : state.nodes) largest = std::max<int64_t>(largest, node.slots);
-  int64_t most = job::MostUsefulWorkers(spec);
-  if (!job::IsUncounted(spec)) {
-    most = int64_t{job::MostWorkers(spec)} + spec.resources().standby();
-  }
-  most = std::min<int64_t>({most, kMaxWorkers, largest});
-  return job::IsUncounted(spec) ? std::max<int64_t>(most, 1)
-                                : std::max<int64_t>(most, spec.resources().nproc_per_node());
+  return std::clamp<int64_t>(largest, 1, kMaxWorkers);
 }
 
 }  // namespace
@@ -42,8 +34,8 @@ std::string WhyTooLargeToAssign(const State& state, const SubmitJobRequest& requ
   if (bytes * workers <= kMostAssigned) return "";
   return absl::StrCat(
       "the job file has ", bytes,
-      " bytes with its defaults, and a node's agent is told them for each of up to ", workers,
-      " workers there: ", bytes * workers, " bytes, of ", kMostAssigned,
+      " bytes with its defaults, and a node's agent is told as many for each of up to ", workers,
+      " workers there, of this job and of others: ", bytes * workers, " bytes, of ", kMostAssigned,
       " at most; put what is long in 'env' into a file that the job reads");
 }
 

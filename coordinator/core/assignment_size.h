@@ -12,12 +12,13 @@
 
 namespace lockstep::coordinator {
 
-// Bytes of one job's assignments on one node, at most. Agents of this version and of those before
-// take a message of 64 MiB.
+// Bytes of the assignments on one node, at most, whoever's they are. Agents of this version and of
+// those before take a message of 64 MiB.
 inline constexpr int64_t kMostAssigned = int64_t{48} << 20;
 
-// Returns why no agent is told of so large a job, in a sentence; empty: it is small enough for the
-// most workers that it can have on one of the nodes that are known.
+// Returns why no agent is told of so large a job, in a sentence; empty: as many workers of such
+// jobs as the largest of the nodes that are known has slots may be told of together. Of a larger
+// node that joins later nothing is known here.
 std::string WhyTooLargeToAssign(const State& state, const SubmitJobRequest& request);
 
 }  // namespace lockstep::coordinator

@@ -69,6 +69,8 @@ void Requeue(Context& context, Job& job) {
   job.stall.reset();
   job.straggler = StragglerWatch{};
   job.out_of_sight = false;
+  job.silences.clear();
+  job.silent_generations.clear();
   job.ask = AskOf(job);
   context.schedule = true;
   SetState(context, job, PENDING, reason);

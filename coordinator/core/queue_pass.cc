@@ -144,8 +144,9 @@ class Pass {
     }
     std::vector<Free> before = queue_.cluster.free;
     std::vector<Taken> holds;
+    const Ask taken = Counted(waiting);
     for (const auto& [node, workers] : placement) {
-      holds.push_back(Take(ask, queue_.cluster, node, workers, queue_.cluster.free));
+      holds.push_back(Take(taken, queue_.cluster, node, workers, queue_.cluster.free));
     }
     Use use = UseOf(holds);
     Owe(std::max(0, ask.wanted - use.slots), use);
@@ -158,7 +159,7 @@ class Pass {
     uses_[ask.user] = use;
     if (lasts) {
       for (const auto& [node, workers] : placement) {
-        Take(ask, queue_.cluster, node, workers, decisions_.reservation->leave);
+        Take(taken, queue_.cluster, node, workers, decisions_.reservation->leave);
       }
     }
     if (waiting.array >= 0) --queue_.array_left[static_cast<size_t>(waiting.array)];
@@ -168,9 +169,21 @@ class Pass {
     return true;
   }
 
+  // What it asks for once its workers are counted: GPUs for all of them or for none.
+  Ask Counted(const Waiting& waiting) const {
+    Ask ask = *waiting.ask;
+    if (ask.counted.empty()) return ask;
+    const std::vector<Free> whole = Whole(queue_.cluster);
+    const bool gpus =
+        CountedDevice(ask, Offer{queue_.cluster, whole, nullptr, waiting.barred}) == "cuda";
+    ask.gpus = gpus ? Ask::Gpus::kAlways : Ask::Gpus::kNever;
+    return ask;
+  }
+
   // Returns whether the job would have more there than its user may; the quota counts GPUs, and
   // workers that are as many as a node has, where they are.
-  bool IsOverQuota(const Ask& ask, const Placement& placement) {
+  bool IsOverQuota(const Waiting& waiting, const Placement& placement) {
+    const Ask ask = Counted(waiting);
     std::vector<Free> free = Whole(queue_.cluster);
     std::vector<Taken> holds;
     for (const auto& [node, workers] : placement) {
@@ -197,7 +210,7 @@ class Pass {
       if (!waiting.special) never_.insert(shape);
       return false;
     }
-    if (IsOverQuota(*waiting.ask, reservation->placement)) {
+    if (IsOverQuota(waiting, reservation->placement)) {
       if (!waiting.special) over_.insert(of_user);
       return false;
     }

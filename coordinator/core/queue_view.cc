@@ -294,6 +294,7 @@ std::shared_ptr<const Ask> AskOf(const Job& job) {
   ask->labels = {resources.labels().begin(), resources.labels().end()};
   if (job::IsUncounted(spec)) {
     ask->counted = resources.nproc_by();
+    if (ask->counted == "cpu") ask->gpus = Ask::Gpus::kNever;
     ask->most = std::min(job::MostUsefulWorkers(spec), kMaxWorkers);
     ask->counts.assign(static_cast<size_t>(std::max(1, resources.nodes())), 1);
     ask->wanted = ask->least = static_cast<int>(ask->counts.size());

@@ -109,6 +109,8 @@ void SendAway(Context& context, Job& job, const std::set<std::string>& gone) {
       worker->node_lost = true;  // nothing is said against the worker
     }
   }
+  // The others were silent for want of these.
+  job.silent_generations.clear();
 }
 
 Cut CutBetween(const Worker& worker, const Worker& peer, const PeerLost& lost) {

@@ -122,10 +122,7 @@ const WaitingTexts::Counts& WaitingTexts::CountsOf(const Waiting& waiting) {
     counts = &found->second;
   }
   Ask ask = *waiting.ask;
-  if (!ask.counted.empty()) {  // any node with something may be one of its
-    ask.per_node = 1;
-    if (ask.counted == "cpu") ask.gpus = Ask::Gpus::kNever;
-  }
+  if (!ask.counted.empty()) ask.per_node = 1;  // any node with something may be one of its
   const NodePool& cluster = view_.queue.cluster;
   const Offer whole{cluster, whole_, nullptr, waiting.barred};
   const Offer now{cluster, cluster.free, nullptr, waiting.barred};

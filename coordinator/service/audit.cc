@@ -77,16 +77,19 @@ void Audit::NoteRepeated(AuditEntry entry, const absl::Status& outcome) {
   if (file_.empty()) return;
   const absl::Time now = clock_->Now();
   int64_t times = 0;
+  bool shared = false;
   {
     absl::MutexLock lock(&mu_);
-    times = CountAgain(entry, now);
+    times = CountAgain(entry, now, &shared);
   }
   if (!std::has_single_bit(static_cast<uint64_t>(times))) return;
   if (times > 1) entry.detail = absl::StrCat(times, " times");
+  if (shared)
+    absl::StrAppend(&entry.detail, times > 1 ? ", " : "", "by callers that are not told apart");
   Add(AuditLine(entry, outcome, now));
 }
 
-int64_t Audit::CountAgain(const AuditEntry& entry, absl::Time now) {
+int64_t Audit::CountAgain(const AuditEntry& entry, absl::Time now, bool* shared) {
   const Requester& who = entry.who;
   std::string key =
       absl::StrCat(entry.what, "\n", who.token_id(), "\n", who.peer(), "\n", who.user());
@@ -96,7 +99,8 @@ int64_t Audit::CountAgain(const AuditEntry& entry, absl::Time now) {
       std::erase_if(repeated_,
                     [&](const auto& one) { return now >= one.second.last + kForgottenAfter; });
     }
-    if (repeated_.size() >= kMostRepeated) key = entry.what;
+    *shared = repeated_.size() >= kMostRepeated;
+    if (*shared) key = entry.what;
   }
   Repeated& repeated = repeated_[std::move(key)];
   if (now >= repeated.last + kForgottenAfter) repeated.times = 0;

@@ -56,8 +56,10 @@ class Audit {
     int64_t times = 0;
     absl::Time last;
   };
-  // Counts once more what was done, and returns how often that was by now.
-  int64_t CountAgain(const AuditEntry& entry, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Counts once more what was done, and returns how often that was by now. `shared` is set where
+  // it is counted together with the same of other callers.
+  int64_t CountAgain(const AuditEntry& entry, absl::Time now, bool* shared)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Add(const std::string& line) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Write(const std::string& line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Rotate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

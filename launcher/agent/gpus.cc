@@ -48,7 +48,9 @@ void WarnOnce(const std::string& text) {
   static absl::Mutex mu;
   static std::set<std::string>* const said = new std::set<std::string>();
   absl::MutexLock lock(&mu);
-  if (said->insert(text).second) LS_LOG_WARNING << text;
+  if (said->insert(text).second) {
+    LS_LOG_WARNING << text;
+  }
 }
 
 }  // namespace

@@ -239,12 +239,12 @@ class Failover(EtcdTest):
         wait_until(lambda: self.key_is(address), 20, "one leads")
         other, _, said = candidate("other", "other.log")
         # It may not lead yet when the others know that it is to.
-        line = wait_until(lambda: re.search("another state directory than the leader's.*", said()), 20, "a warning")[0]
+        line = wait_until(lambda: re.search("does not take this coordinator's token.*", said()), 30, "a warning")[0]
         self.assertIn("of another cluster than the token", line)
-        self.assertIn(f"copy the state directory of {address}", line)
+        self.assertIn(f"copy that of {address}", line)
         _, copied, said = candidate("copied", "copied.log")
-        wait_until(lambda: "belongs to the leader's cluster" in said(), 20, "it is looked at")
-        self.assertNotIn("another state directory", said())
+        wait_until(lambda: f"the leader at {address} takes its token" in said(), 20, "it is looked at")
+        self.assertNotIn("does not take", said())
         self.assertIsNone(other.poll())
         self.assertIsNone(leader.poll())
         # Whoever stands by names the leader, and makes no token itself.
@@ -256,8 +256,8 @@ class Failover(EtcdTest):
         code, out, err = self.run_program("coordinator", "init", "--state-dir=copied", "--new-token")
         self.assertEqual(code, 0, out + err)
         _, _, said = candidate("copied", "newer.log")
-        line = wait_until(lambda: re.search("another state directory than the leader's.*", said()), 20, "a warning")[0]
-        self.assertIn("does not take the token's certificate", line)
+        line = wait_until(lambda: re.search("takes an older token of .*", said()), 20, "a warning")[0]
+        self.assertIn("not yet the newest: start that one again", line)
 
 
 if __name__ == "__main__":

@@ -63,25 +63,26 @@ TEST_F(AssignmentSizeTest, ALongFileForManyWorkersOfANodeIsRefused) {
   Join(85);
   const absl::Status refused = Submit(Job(85, 1'680'000));
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(refused.message(), HasSubstr("for each of up to 85 workers there: 143"));
+  EXPECT_THAT(refused.message(),
+              HasSubstr("for each of up to 85 workers there, of this job and of others: 143"));
   EXPECT_THAT(refused.message(), HasSubstr("of 50331648 at most"));
   EXPECT_TRUE(state_.jobs.empty());
-  EXPECT_TRUE(Submit(Job(8, 1'680'000)).ok());
+  EXPECT_FALSE(Submit(Job(8, 1'680'000)).ok()) << "ten of these would be as many";
   // An ordinary file for as many workers as there may be.
   EXPECT_TRUE(Submit(Job(kMaxWorkers, 4'000)).ok());
 }
 
-// An elastic job may come to have all its workers on the node that is left.
-TEST_F(AssignmentSizeTest, WhatANodeCanComeToHaveCounts) {
-  Join(85);
-  SubmitJobRequest request = Job(8, 1'680'000);
-  request.mutable_spec()->mutable_elastic()->set_max_workers(85);
-  EXPECT_FALSE(Submit(request).ok());
-  request.mutable_spec()->mutable_elastic()->set_max_workers(20);
-  EXPECT_TRUE(Submit(request).ok());
-  SubmitJobRequest counted = Job(1, 1'680'000);
-  counted.mutable_spec()->mutable_resources()->set_nproc_by("cpu");
-  EXPECT_FALSE(Submit(counted).ok());
+// Whoever's they are, all come in one message.
+TEST_F(AssignmentSizeTest, SeveralJobsOnANodeAreNotMore) {
+  Join(20);
+  AgentCommand told;
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(Submit(Job(4, 2'500'000), &told).ok());
+    Do(Tick{});
+  }
+  EXPECT_EQ(told.desired().workers_size(), 20);
+  EXPECT_LT(told.ByteSizeLong(), size_t{kMaxReceivedBytes} * 7 / 8);
+  EXPECT_FALSE(Submit(Job(4, 2'700'000)).ok());
 }
 
 // Finds the largest file that is accepted.
