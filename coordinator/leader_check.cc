@@ -56,7 +56,10 @@ void LeaderCheck::Run() {
       leader = leader_;
     }
     absl::Status said = Look(leader);
-    if (IsRefusal(said) && AwaitAnother(leader, kUntilRenewed)) said = Look(leader);
+    if (IsRefusal(said)) {
+      if (!AwaitAnother(leader, kUntilRenewed)) continue;
+      said = Look(leader);
+    }
     if (IsRefusal(said)) {
       LS_LOG_WARNING << "the leader at " << leader << " does not take this coordinator's token ("
                      << said.message()

@@ -222,9 +222,10 @@ class GrpcClient : public Client {
       }
       if (refused) {
         refusal = absl::StrCat(": ", status.error_message());
-      } else if ((attempt == 0 || !late) && examined.insert(way.options.address).second) {
+      } else if ((attempt == 0 || !late) && !examined.contains(way.options.address)) {
         const absl::Status explained = ExplainConnection(
             way.options, route_->several() ? std::min(left, kPatienceWithOne) : left);
+        if (!late || !explained.ok()) examined.insert(way.options.address);
         if (!explained.ok()) {
           if (wrong.ok()) wrong = explained;
           // As long as there is another address, the cluster may be served there.

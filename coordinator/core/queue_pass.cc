@@ -308,6 +308,7 @@ absl::Time Forecast(const QueueRules& rules, Queue queue, int place, std::string
   // A pass looks at nodes for each kind of job, and the coordinator does nothing else meanwhile: so
   // often, for a node and a job that waits.
   constexpr size_t kWork = 5000000;
+  constexpr size_t kOfAnyPass = 20;  // what a pass takes for each node besides, in such looks
   constexpr size_t kWaiting = 2000;
   if (queue.waiting.size() > kWaiting) {
     *why = absl::StrCat("more than ", kWaiting, " jobs wait before it");
@@ -318,7 +319,7 @@ absl::Time Forecast(const QueueRules& rules, Queue queue, int place, std::string
   for (Waiting& waiting : queue.waiting) waiting.starts_at = queue.now;
   size_t work = 0;
   for (int i = 0; i < kPasses && work < kWork; ++i) {
-    work += queue.cluster.nodes.size() * queue.waiting.size();
+    work += queue.cluster.nodes.size() * (queue.waiting.size() + kOfAnyPass);
     EndJobs(queue);
     const std::vector<Free> before = queue.cluster.free;
     if (Begin(queue, RunPass(calm, queue), before, &place)) return queue.now;

@@ -17,9 +17,10 @@ namespace lockstep::coordinator {
 namespace {
 
 constexpr int kMostReferences = 1000;
-// Those of the jobs waited for that have ended are taken out when they are such a part of all: the
-// job's row, which has all of them, is written anew each time.
+// Those of the jobs waited for that have ended are taken out when they are such a part of all, or
+// all are few: the job's row, which has all of them, is written anew each time.
 constexpr size_t kOnePartIn = 8;
+constexpr size_t kFew = 64;
 
 bool HasEnded(const State& state, const std::string& id) {
   const auto job = state.jobs.find(id);
@@ -152,7 +153,7 @@ void LookAtDependencies(Context& context, Job& job) {
     BeginEnding(context, job, CANCELLED,
                 absl::StrCat("job ", failed, " had to succeed before, and has not"), 1);
     Advance(context, job);
-  } else if (ended * kOnePartIn >= std::max<size_t>(all, 1)) {
+  } else if (ended > 0 && (all <= kFew || ended * kOnePartIn >= all)) {
     DropEnded(context, job);
   }
 }

@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -94,17 +93,9 @@ absl::Status Candidates::Exhausted() const {
 absl::Status Candidates::Add(const std::string& folder, bool own_alone) {
   absl::StatusOr<checkpoint::FolderContents> looked =
       checkpoint::FindCheckpoints(source_.storage, folder);
-  if (!looked.ok()) return Unreadable(rank_, folder, looked.status());
+  absl::Status read = looked.ok() ? looked->unread : looked.status();
+  if (!read.ok()) return Unreadable(rank_, folder, read);
   checkpoint::FolderContents contents = *std::move(looked);
-  if (!contents.unread.ok()) {
-    const bool begins = !source_.newest.has_value() && source_.previous_generation == 0 &&
-                        absl::c_none_of(contents.checkpoints, [this](const FoundCheckpoint& found) {
-                          return found.manifest.run == source_.identity.run;
-                        });
-    if (!own_alone || !begins) return Unreadable(rank_, folder, contents.unread);
-    LS_LOG_WARNING << "not looked at in " << folder
-                   << ", where this run has none of its own yet: " << contents.unread.message();
-  }
   for (FoundCheckpoint& found : contents.checkpoints) {
     if (found.path == source_.folder) {
       return absl::InvalidArgumentError(absl::StrCat(

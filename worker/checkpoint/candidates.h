@@ -25,8 +25,8 @@ class Candidates {
   Candidates(const ResumeSource& source, int rank) : source_(source), rank_(rank) {}
 
   // Looks. Errors: NotFound when the user named a place where none is; InvalidArgument when the
-  // job's own folder is a checkpoint; as Unreadable when some that would be taken may be whole and
-  // cannot be read; those of CheckNoneIsLost.
+  // job's own folder is a checkpoint; as Unreadable when some may be whole and cannot be read;
+  // those of CheckNoneIsLost.
   absl::Status Find();
   // The next one to try, newest first; null: there is none. Errors: InvalidArgument when it is of
   // another job.
@@ -35,7 +35,6 @@ class Candidates {
   absl::Status Exhausted() const;
 
  private:
-  // With `own_alone` those of the run itself, of which none can be there when it begins.
   absl::Status Add(const std::string& folder, bool own_alone);
   // The job's, with its data where `found` knows its own.
   checkpoint::Manifest IdentityFor(const checkpoint::Manifest& found) const;

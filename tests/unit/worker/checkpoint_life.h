@@ -171,8 +171,6 @@ class Job {
     newest_->set_step(step);
     previous_generation_ = previous_generation;
   }
-  // Sets the generation before, in which the coordinator let none appear.
-  void KnowPrevious(int64_t generation) { previous_generation_ = generation; }
   // Sets what each rank finds of the data, on its checkpoint thread or in Restore.
   void FindData(std::function<std::vector<checkpoint::DataRecord>(int rank)> find_data) {
     find_data_ = std::move(find_data);

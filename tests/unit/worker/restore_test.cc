@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -146,46 +145,6 @@ TEST_F(RestoreTest, WhatANewerVersionWroteEndsTheJob) {
     EXPECT_THAT(results[0].status().message(), HasSubstr("'key_of_the_future'"));
     EXPECT_EQ(results[1].status().code(), absl::StatusCode::kAborted);
     EXPECT_EQ(job.State(), before);
-  }
-}
-
-// What a run that begins would not go on from is no reason not to begin.
-TEST_F(RestoreTest, WhatABeginningRunWouldNotUseNeedNotBeReadable) {
-  {
-    Job job(folder_, 1, "run", "", /*keep=*/3);
-    job.Enter();
-    for (int i = 0; i < 3; ++i) {
-      job.Step();
-      job.Complete();
-    }
-  }
-  const std::string given = folder_ + "/given";
-  fs::create_directory(given);
-  fs::rename(folder_ + "/step-0000000003", given + "/step-0000000003");
-  checkpoint::MakeNewer(folder_ + "/step-0000000002/manifest.json");
-  const auto restore = [&](const std::string& resume, int64_t previous) {
-    Job job(folder_, 1, "another");
-    job.ranks()[0].storage->BeforeReads([](const std::string& path) {
-      return absl::StrContains(path, "0001/") ? ErrnoStatus(EACCES, "open " + path)
-                                              : absl::OkStatus();
-    });
-    job.KnowPrevious(previous);
-    return std::move(job.Restore(resume)[0]);
-  };
-  ::testing::internal::CaptureStderr();
-  auto restored = restore("never", 0);
-  ASSERT_TRUE(restored.ok()) << restored.status();
-  EXPECT_FALSE(restored->has_value());
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(folder_ + "/step-0000000001"));
-  restored = restore(given, 0);
-  ASSERT_TRUE(restored.ok()) << restored.status();
-  EXPECT_EQ((*restored)->manifest.step, 3);
-  // Later it may be the run's own.
-  for (const std::string& resume : {std::string("never"), given}) {
-    EXPECT_EQ(restore(resume, 1).status().code(), absl::StatusCode::kFailedPrecondition);
-  }
-  for (const std::string& resume : {std::string("auto"), folder_}) {
-    EXPECT_EQ(restore(resume, 0).status().code(), absl::StatusCode::kFailedPrecondition);
   }
 }
 
