@@ -93,7 +93,7 @@ absl::Status LeaderCheck::Look(const std::string& leader) const {
   absl::Status first;
   for (const std::string& token : *tokens) {
     options.token = token;
-    const absl::Status said = WhoAmI(options, kPatience).status();
+    absl::Status said = WhoAmI(options, kPatience).status();
     if (said.ok() && first.ok()) {
       LS_LOG_INFO << "the leader at " << leader << " takes its token";
     } else if (said.ok()) {

@@ -198,7 +198,7 @@ absl::Status AddPlaces(Context& context, Job& job, int count) {
   std::set<std::string> left_nodes = job.left_nodes;
   const size_t told = context.effects.to_workers.size();
   for (int added = 0; added < count; ++added) {
-    const absl::Status status = AddPlace(context, job);
+    absl::Status status = AddPlace(context, job);
     if (status.ok()) continue;
     job.slots = std::move(slots);
     job.former = std::move(former);
