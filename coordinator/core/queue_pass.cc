@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <unordered_set>
 #include <utility>
@@ -144,7 +145,8 @@ class Pass {
     }
     std::vector<Free> before = queue_.cluster.free;
     std::vector<Taken> holds;
-    const Ask taken = Counted(waiting);
+    std::optional<Ask> counted;
+    const Ask& taken = Counted(waiting, counted);
     for (const auto& [node, workers] : placement) {
       holds.push_back(Take(taken, queue_.cluster, node, workers, queue_.cluster.free));
     }
@@ -169,21 +171,23 @@ class Pass {
     return true;
   }
 
-  // What it asks for once its workers are counted: GPUs for all of them or for none.
-  Ask Counted(const Waiting& waiting) const {
-    Ask ask = *waiting.ask;
+  // What it asks for once its workers are counted, in `counted`: GPUs for all of them or for none.
+  const Ask& Counted(const Waiting& waiting, std::optional<Ask>& counted) const {
+    const Ask& ask = *waiting.ask;
     if (ask.counted.empty()) return ask;
     const std::vector<Free> whole = Whole(queue_.cluster);
     const bool gpus =
         CountedDevice(ask, Offer{queue_.cluster, whole, nullptr, waiting.barred}) == "cuda";
-    ask.gpus = gpus ? Ask::Gpus::kAlways : Ask::Gpus::kNever;
-    return ask;
+    counted = ask;
+    counted->gpus = gpus ? Ask::Gpus::kAlways : Ask::Gpus::kNever;
+    return *counted;
   }
 
   // Returns whether the job would have more there than its user may; the quota counts GPUs, and
   // workers that are as many as a node has, where they are.
   bool IsOverQuota(const Waiting& waiting, const Placement& placement) {
-    const Ask ask = Counted(waiting);
+    std::optional<Ask> counted;
+    const Ask& ask = Counted(waiting, counted);
     std::vector<Free> free = Whole(queue_.cluster);
     std::vector<Taken> holds;
     for (const auto& [node, workers] : placement) {

@@ -84,8 +84,9 @@ void Audit::NoteRepeated(AuditEntry entry, const absl::Status& outcome) {
   }
   if (!std::has_single_bit(static_cast<uint64_t>(times))) return;
   if (times > 1) entry.detail = absl::StrCat(times, " times");
-  if (shared)
+  if (shared) {
     absl::StrAppend(&entry.detail, times > 1 ? ", " : "", "by callers that are not told apart");
+  }
   Add(AuditLine(entry, outcome, now));
 }
 

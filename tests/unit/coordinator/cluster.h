@@ -205,6 +205,12 @@ class Cluster {
       queue.pop_front();  // the last words of a process that is gone
     }
   }
+  // What the journal has.
+  std::vector<Row> Rows() const {
+    std::vector<Row> rows;
+    for (const auto& [key, value] : rows_) rows.push_back({key, value});
+    return rows;
+  }
   // The coordinator is killed, is away for a while, and another goes on from the journal. One that
   // had only lost every connection and stood still meanwhile steps in `twin_` with the same events,
   // and must do the same.
@@ -214,8 +220,7 @@ class Cluster {
     for (const auto& [session, node] : agents) coordinator::Step(twin, AgentGone{session}, now_);
     const auto workers = twin.worker_sessions;
     for (const auto& [session, name] : workers) coordinator::Step(twin, WorkerGone{session}, now_);
-    std::vector<Row> rows;
-    for (const auto& [key, value] : rows_) rows.push_back({key, value});
+    const std::vector<Row> rows = Rows();
     now_ += absl::Seconds(3);
     coordinator::Step(twin, Tick{}, now_);
     absl::StatusOr<State> restored = Restore(rows, state_.options, now_);

@@ -18,12 +18,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::vector<Row> RowsOf(const Cluster& cluster) {
-  std::vector<Row> rows;
-  for (const auto& [key, value] : cluster.rows_) rows.push_back({key, value});
-  return rows;
-}
-
 TEST(CoreTest, AJobOfTwoNodesSucceeds) {
   Cluster cluster(2, 4);
   cluster.Quiet();
@@ -276,7 +270,7 @@ TEST(CoreTest, RefusesADamagedJournal) {
   Cluster cluster(1, 4);
   cluster.Submit("j", 1, 2);
   cluster.Quiet();
-  std::vector<Row> rows = RowsOf(cluster);
+  std::vector<Row> rows = cluster.Rows();
   ASSERT_TRUE(Restore(rows, Options(), cluster.now_).ok());
   for (size_t i = 0; i < rows.size(); ++i) {
     std::vector<Row> damaged = rows;
@@ -299,7 +293,7 @@ TEST(CoreTest, RefusesAJobOfMoreWorkersThanItHasRowsOf) {
   Cluster cluster(1, 4);
   cluster.Submit("j", 1, 2);
   cluster.Quiet();
-  std::vector<Row> rows = RowsOf(cluster);
+  std::vector<Row> rows = cluster.Rows();
   const auto row =
       std::find_if(rows.begin(), rows.end(), [](const Row& one) { return one.key == "job/j"; });
   ASSERT_NE(row, rows.end());

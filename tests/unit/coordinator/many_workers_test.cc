@@ -32,12 +32,6 @@ SubmitJobRequest Command(int most) {
   return request;
 }
 
-std::vector<Row> RowsOf(const Cluster& cluster) {
-  std::vector<Row> rows;
-  for (const auto& [key, value] : cluster.rows_) rows.push_back({key, value});
-  return rows;
-}
-
 // The job's row as it would be after a version that knew no bound.
 void ScaleInRow(const std::string& id, int workers, Cluster& cluster) {
   std::string& row = cluster.rows_.at(absl::StrCat("job/", id));
@@ -113,7 +107,7 @@ TEST(ManyWorkersTest, NoStartMakesMorePlaces) {
   cluster.RunFor(absl::Seconds(3));
   EXPECT_EQ(job.slots.size(), static_cast<size_t>(kMaxWorkers));
   EXPECT_EQ(job.target_workers, kMaxWorkers);
-  EXPECT_TRUE(Restore(RowsOf(cluster), Options(), cluster.now_).ok());
+  EXPECT_TRUE(Restore(cluster.Rows(), Options(), cluster.now_).ok());
 }
 
 // Its rows are all there, and the coordinator begins; the job ends, and says why.
@@ -131,7 +125,7 @@ TEST(ManyWorkersTest, AJournaledJobOfMoreEndsAndTheOthersGoOn) {
   cluster.Step(Tick{});
   ASSERT_TRUE(cluster.rows_.contains("worker/j/4999"));
   // All is there, or it is damage.
-  std::vector<Row> damaged = RowsOf(cluster);
+  std::vector<Row> damaged = cluster.Rows();
   std::erase_if(damaged, [](const Row& row) { return row.key == "worker/j/4999"; });
   EXPECT_EQ(Restore(damaged, Options(), cluster.now_).status().code(), absl::StatusCode::kDataLoss);
 
@@ -142,7 +136,7 @@ TEST(ManyWorkersTest, AJournaledJobOfMoreEndsAndTheOthersGoOn) {
   EXPECT_EQ(cluster.job("j").state, FAILED);
   EXPECT_EQ(cluster.job("j").reason, "it has 5000 workers, and a job has at most 4096");
   EXPECT_EQ(cluster.job("k").state, RUNNING);
-  EXPECT_TRUE(Restore(RowsOf(cluster), Options(), cluster.now_).ok());
+  EXPECT_TRUE(Restore(cluster.Rows(), Options(), cluster.now_).ok());
 }
 
 // The same of one whose workers were counted, and which waits to begin again.

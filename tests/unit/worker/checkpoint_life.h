@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "collectives/fake/fake_transport.h"
@@ -261,6 +262,19 @@ class CheckpointerTest : public ::testing::Test {
     std::filesystem::remove_all(folder_);
   }
   ~CheckpointerTest() override { std::filesystem::remove_all(folder_); }
+
+  // Returns when the run has said in the folder, which has no checkpoint yet, that it is there, and
+  // looked at it.
+  static void Begin(Job* job) {
+    absl::Notification looked;
+    job->FindData([&looked](int) {
+      looked.Notify();
+      return std::vector<checkpoint::DataRecord>();
+    });
+    job->Enter();
+    looked.WaitForNotification();
+    job->FindData(nullptr);
+  }
 
   // The step that a life with `world` workers goes on after; -1: from the start.
   int64_t Resumed(int world, const std::string& resume, const std::string& wanted_state,

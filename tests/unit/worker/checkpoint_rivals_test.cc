@@ -10,7 +10,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "checkpoint/sha256.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -28,17 +27,6 @@ class CheckpointRivalsTest : public CheckpointerTest {
  protected:
   CheckpointRivalsTest() { Begin(&first_); }
 
-  // Returns when the run has looked at the folder, which has no checkpoint yet.
-  static void Begin(Job* job) {
-    absl::Notification looked;
-    job->FindData([&looked](int) {
-      looked.Notify();
-      return std::vector<checkpoint::DataRecord>();
-    });
-    job->Enter();
-    looked.WaitForNotification();
-    job->FindData(nullptr);
-  }
   static void Save(Job* job, int steps = 1) {
     for (int i = 0; i < steps; ++i) job->Step();
     job->Complete();

@@ -25,17 +25,6 @@ class KeptBestTest : public CheckpointerTest {
   using Steps = std::vector<int64_t>;
   KeptBestTest() { fs::create_directories(folder_); }
 
-  // Returns when the run has said in the folder that it is there.
-  static void Begin(Job* job) {
-    absl::Notification looked;
-    job->FindData([&looked](int) {
-      looked.Notify();
-      return std::vector<checkpoint::DataRecord>();
-    });
-    job->Enter();
-    looked.WaitForNotification();
-    job->FindData(nullptr);
-  }
   // The evaluation after `step` was the best so far.
   void Keep(Job* job, int64_t step) {
     const std::string path = absl::StrCat(folder_, "-weights");

@@ -65,11 +65,8 @@ TEST(OpenUnchanged, WhatCannotBeOpenedIsAnError) {
             absl::StatusCode::kNotFound);
 }
 
-TEST(OpenedDataTest, TellsInTheEndThatAFileWasWrittenToMeanwhile) {
-  const std::string folder = absl::StrCat(::testing::TempDir(), "/opened_data-", ::getpid());
-  std::filesystem::create_directories(folder);
-  const std::string csv = folder + "/train.csv";
-  std::ofstream(csv) << "1,2,0\n3,4,1\n";
+// Trains on this file, and does not evaluate.
+JobSpec JobOf(const std::string& csv) {
   JobSpec job = SmallJob();
   Data& data = *job.mutable_train()->mutable_data();
   data.clear_kind();
@@ -77,6 +74,15 @@ TEST(OpenedDataTest, TellsInTheEndThatAFileWasWrittenToMeanwhile) {
   data.mutable_csv()->set_label("-1");
   data.mutable_csv()->set_header("no");
   job.mutable_train()->mutable_eval()->set_every("never");
+  return job;
+}
+
+TEST(OpenedDataTest, TellsInTheEndThatAFileWasWrittenToMeanwhile) {
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/opened_data-", ::getpid());
+  std::filesystem::create_directories(folder);
+  const std::string csv = folder + "/train.csv";
+  std::ofstream(csv) << "1,2,0\n3,4,1\n";
+  JobSpec job = JobOf(csv);
   job.mutable_checkpoint()->set_dir(folder + "/saved");
   ProgressBoard board;
   OpenedData opened;
@@ -99,13 +105,7 @@ TEST(OpenedDataTest, TellsOfAFileWhoseNameIsNotUtf8) {
   std::filesystem::create_directories(folder);
   const std::string csv = folder + "/c\xe9.csv";
   std::ofstream(csv) << "1,2,0\n3,4,1\n";
-  JobSpec job = SmallJob();
-  Data& data = *job.mutable_train()->mutable_data();
-  data.clear_kind();
-  data.mutable_csv()->set_train(csv);
-  data.mutable_csv()->set_label("-1");
-  data.mutable_csv()->set_header("no");
-  job.mutable_train()->mutable_eval()->set_every("never");
+  JobSpec job = JobOf(csv);
   ProgressBoard board;
   OpenedData opened;
   const absl::Status status = opened.Open(job, /*over_hosts=*/true, &board);
