@@ -22,7 +22,7 @@ JOB = """name: gpt2
 resources: {{nproc_per_node: 1, device: cpu}}
 train:
   model: {{gpt: {{preset: gpt2, vocab: 50257, context: 1024, dropout: 0}}}}
-  data: {{tokens: {{length: 16, train_samples: 8, test_samples: 1}}}}
+  data: {{tokens: {{length: 256, train_samples: 8, test_samples: 1}}}}
   global_batch: 1
   steps: 1
   optimizer: {{sgd: {{lr: 0.001}}}}
