@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of one new position over the kept keys and values (ops/attention_step.cc). Each head
+// Attention of new positions over the kept keys and values (ops/attention_step.cc). Each head
 // is one unit of work of one thread.
 #include <algorithm>
 #include <cmath>
@@ -22,6 +22,7 @@ class AttentionStepKernel : public CpuKernel {
       : simd_(SimdFor(target.isa)),
         rows_(RowKernelsFor(target.isa)),
         heads_(node.attrs.Int("heads")),
+        new_rows_(graph.type(node.inputs[0]).shape[0]),
         positions_(graph.type(node.inputs[1]).shape[1]),
         width_(graph.type(node.inputs[1]).shape[2]),
         operands_(operands) {}
@@ -30,29 +31,38 @@ class AttentionStepKernel : public CpuKernel {
     const auto* before = context.At<float>(operands_.inputs[1]);
     auto* const keys = context.At<float>(operands_.outputs[1]);
     if (keys != before) std::copy_n(before, 2 * positions_ * width_, keys);
-    auto* const y = context.At<float>(operands_.outputs[0]);
-    const int64_t position = *context.At<int32_t>(operands_.inputs[2]);
-    if (position < 0 || position >= positions_) {
-      std::fill_n(y, width_, 0.0f);
-      return;
-    }
     const auto* const q = context.At<float>(operands_.inputs[0]);
+    const auto* const position = context.At<int32_t>(operands_.inputs[2]);
     float* const values = keys + positions_ * width_;
-    std::copy_n(q + width_, width_, keys + position * width_);
-    std::copy_n(q + 2 * width_, width_, values + position * width_);
+    for (int64_t row = 0; row < new_rows_; ++row) {
+      if (!IsThere(position[row])) continue;
+      const float* const own = q + 3 * row * width_;
+      std::copy_n(own + width_, width_, keys + position[row] * width_);
+      std::copy_n(own + 2 * width_, width_, values + position[row] * width_);
+    }
+    auto* const y = context.At<float>(operands_.outputs[0]);
     context.pool->Run([&](int index) {
       float* const scores =
           context.At<float>(operands_.scratch) + ScoresOf(positions_) * int64_t{index};
       const auto [begin, end] = PartOf(heads_, index, context.pool->threads());
       const int64_t depth = width_ / heads_;
       for (int64_t head = begin; head < end; ++head) {
-        const int64_t at = head * depth;
-        RunHead(q + at, keys + at, values + at, position + 1, scores, y + at);
+        for (int64_t row = 0; row < new_rows_; ++row) {
+          const int64_t at = head * depth;
+          float* const out = y + row * width_ + at;
+          if (IsThere(position[row])) {
+            RunHead(q + 3 * row * width_ + at, keys + at, values + at, position[row] + 1, scores,
+                    out);
+          } else {
+            std::fill_n(out, depth, 0.0f);
+          }
+        }
       }
     });
   }
 
  private:
+  bool IsThere(int32_t position) const { return position >= 0 && position < positions_; }
   // `count` positions; keys and values have the stride of a row.
   void RunHead(const float* q, const float* keys, const float* values, int64_t count, float* scores,
                float* y) const {
@@ -72,6 +82,7 @@ class AttentionStepKernel : public CpuKernel {
   const SimdKernels& simd_;
   const RowKernels& rows_;
   const int64_t heads_;
+  const int64_t new_rows_;
   const int64_t positions_;
   const int64_t width_;
   const KernelOperands operands_;

@@ -190,6 +190,7 @@ absl::StatusOr<CudaKernel> PrepareStep(const Graph& graph, const Node& node,
                                        const KernelOperands& operands, const CudaTarget& target) {
   const Operands o(graph, node, operands, target);
   AttentionStepArgs args;
+  args.rows = o.input(0).shape[0];
   args.heads = node.attrs.Int("heads");
   args.positions = o.input(1).shape[1];
   args.width = o.input(1).shape[2];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decode program of a plan, and running it: one position of a text after those before, whose
-// keys and values lie at the end of the arena.
+// keys and values lie at the end of the arena. And the prefill program, which makes the keys and
+// values of many positions at once.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,14 @@ namespace {
 constexpr size_t kAlign = 64;
 // Leaves of the graph, numbered.
 constexpr const char* kKept = "kept.";
+// Positions that the prefill program takes at once: as many rows share the reading of the weights.
+constexpr int64_t kPrefillRows = 64;
+// Fewer tokens than these are decoded one by one.
+constexpr size_t kFewestPrefilled = 8;
+
+size_t KeptBytes(const Shape& shape) {
+  return (static_cast<size_t>(Elements(shape)) * sizeof(float) + kAlign - 1) / kAlign * kAlign;
+}
 
 // The field that a decoded text is made of.
 const FieldSpec& TokensOf(const TrainSpec& spec) {
@@ -29,18 +38,21 @@ const FieldSpec& TokensOf(const TrainSpec& spec) {
 
 }  // namespace
 
-absl::Status CompiledPlan::CompileDecode() {
-  if (!spec_.inference || model_->decode_positions() == 0) {
-    return absl::InvalidArgumentError(
-        "the model does not generate: a gpt that was trained on text or tokens does");
-  }
+int64_t CompiledPlan::prefill_rows() const {
+  return std::min(kPrefillRows, model_->decode_positions());
+}
+
+absl::StatusOr<Graph> CompiledPlan::BuildDecode(int64_t rows, bool logits) const {
   Graph graph;
   ModelInputs inputs;
   inputs.training = false;
   AddParameterLeaves(&graph, /*training=*/false, &inputs);
   DecodeInputs decode;
-  decode.token = graph.AddLeaf(ops::kInput, {DType::kI32, {1}}, kDecodeToken);
-  decode.position = graph.AddLeaf(ops::kInput, {DType::kI32, {1}}, kDecodePosition);
+  decode.logits = logits;
+  decode.token =
+      graph.AddLeaf(ops::kInput, {DType::kI32, {rows}}, logits ? kDecodeToken : kPrefillTokens);
+  decode.position = graph.AddLeaf(ops::kInput, {DType::kI32, {rows}},
+                                  logits ? kDecodePosition : kPrefillPositions);
   const std::vector<Shape> kept = model_->kept();
   for (size_t i = 0; i < kept.size(); ++i) {
     decode.kept.push_back(
@@ -48,7 +60,7 @@ absl::Status CompiledPlan::CompileDecode() {
   }
   const DecodeOutputs outputs = model_->BuildDecode(&graph, inputs, decode);
   LS_RETURN_IF_ERROR(graph.status());
-  graph.AddOutput(kLogitsOutput, outputs.logits);
+  if (logits) graph.AddOutput(kLogitsOutput, outputs.logits);
   for (size_t i = 0; i < kept.size(); ++i) {
     graph.AddOutput(absl::StrCat(kKept, i), outputs.kept[i]);
   }
@@ -56,38 +68,51 @@ absl::Status CompiledPlan::CompileDecode() {
   if (spec_.passes.fuse) graph = Fuse(graph, FusionFor(/*training=*/false));
   // Weights that memory has in 16 bits are read as they are; else this program is fp32's.
   const bool half = spec_.device == DeviceKind::kCpu && (DecodesInBf16() || precision_.pure);
-  decode_.graph = half ? ApplyPrecision(graph, precision_, HalfWeights()) : std::move(graph);
-  LS_RETURN_IF_ERROR(decode_.graph.Verify());
-  PlaceKept(kept);
+  if (half) graph = ApplyPrecision(graph, precision_, HalfWeights());
+  LS_RETURN_IF_ERROR(graph.Verify());
+  return graph;
+}
+
+absl::Status CompiledPlan::CompileDecode() {
+  if (!spec_.inference || model_->decode_positions() == 0) {
+    return absl::InvalidArgumentError(
+        "the model does not generate: a gpt that was trained on text or tokens does");
+  }
+  for (const Shape& kept : model_->kept()) kept_bytes_ += KeptBytes(kept);
+  LS_ASSIGN_OR_RETURN(decode_.graph, BuildDecode(1, /*logits=*/true));
+  // On a CPU most of a token's time is the reading of its weights, which is one stream when they
+  // are packed. A GPU's program is captured as a whole.
+  const bool cpu = spec_.device == DeviceKind::kCpu;
+  decode_.memory = PlanMemory(decode_.graph, PlaceKept(decode_.graph), *backend_,
+                              MemoryOptionsFor(cpu && spec_.passes.keep_constants));
+  if (!cpu) return absl::OkStatus();
+  LS_ASSIGN_OR_RETURN(prefill_.graph, BuildDecode(prefill_rows(), /*logits=*/false));
+  prefill_.memory = PlanMemory(prefill_.graph, PlaceKept(prefill_.graph), *backend_,
+                               MemoryOptionsFor(/*keep_constants=*/false));
   return absl::OkStatus();
 }
 
-// Places what is kept: it is read and written in one place, the new position's row alone changes.
-void CompiledPlan::PlaceKept(const std::vector<Shape>& kept) {
+std::map<Value, Storage> CompiledPlan::PlaceKept(const Graph& graph) const {
   std::map<Value, Storage> fixed;
+  Storage storage{Region::kKept, 0};
+  const std::vector<Shape> kept = model_->kept();
   for (size_t i = 0; i < kept.size(); ++i) {
     const std::string name = absl::StrCat(kKept, i);
-    const Storage storage{Region::kKept, kept_bytes_};
-    kept_bytes_ +=
-        (static_cast<size_t>(Elements(kept[i])) * sizeof(float) + kAlign - 1) / kAlign * kAlign;
-    fixed[{decode_.graph.Find(name), 0}] = storage;
-    const auto& outputs = decode_.graph.outputs();
+    fixed[{graph.Find(name), 0}] = storage;
+    const auto& outputs = graph.outputs();
     const auto output = std::find_if(outputs.begin(), outputs.end(),
                                      [&](const auto& entry) { return entry.first == name; });
     LS_CHECK(output != outputs.end()) << name;
     fixed[output->second] = storage;
+    storage.offset += KeptBytes(kept[i]);
   }
-  const std::map<Value, Storage> leaves = BindLeaves(decode_.graph, fixed);
-  // On a CPU most of a token's time is the reading of its weights, which is one stream when they
-  // are packed. A GPU's program is captured as a whole.
-  const bool keep = spec_.device == DeviceKind::kCpu && spec_.passes.keep_constants;
-  decode_.memory = PlanMemory(decode_.graph, leaves, *backend_, MemoryOptionsFor(keep));
+  return BindLeaves(graph, std::move(fixed));
 }
 
 void CompiledPlan::SizeArena() {
   const size_t evaluation = spec_.evaluates ? evaluate_.memory.arena_bytes : 0;
   kept_offset_ = std::max({train_.memory.arena_bytes, evaluation, decode_.memory.arena_bytes,
-                           optimizer_scratch_bytes()});
+                           prefill_.memory.arena_bytes, optimizer_scratch_bytes()});
   kept_offset_ = (kept_offset_ + kAlign - 1) / kAlign * kAlign;
   arena_bytes_ = kept_offset_ + kept_bytes_;
 }
@@ -108,10 +133,12 @@ absl::Status CheckDecode(const CompiledPlan& plan, int32_t token, int64_t positi
   return absl::OkStatus();
 }
 
-absl::StatusOr<absl::Span<const float>> PlanExecutor::Decode(int32_t token, int64_t position) {
-  LS_RETURN_IF_ERROR(CheckDecode(*plan_, token, position, decoded_));
-  scalars_.token = token;
-  scalars_.position = static_cast<int32_t>(position);
+absl::Status Decoding::Prefill(absl::Span<const int32_t> tokens, int64_t position) {
+  for (const int32_t token : tokens) LS_RETURN_IF_ERROR(Decode(token, position++).status());
+  return absl::OkStatus();
+}
+
+RunContext PlanExecutor::DecodeContext() {
   RunContext context;
   context.base[static_cast<int>(Region::kArena)] = arena_;
   context.base[static_cast<int>(Region::kKept)] = arena_ + plan_->kept_offset();
@@ -119,6 +146,14 @@ absl::StatusOr<absl::Span<const float>> PlanExecutor::Decode(int32_t token, int6
   context.base[static_cast<int>(Region::kParameters)] = state_.base();
   context.base[static_cast<int>(Region::kScalars)] = reinterpret_cast<std::byte*>(&scalars_);
   context.pool = &pool_;
+  return context;
+}
+
+absl::StatusOr<absl::Span<const float>> PlanExecutor::Decode(int32_t token, int64_t position) {
+  LS_RETURN_IF_ERROR(CheckDecode(*plan_, token, position, decoded_));
+  scalars_.token = token;
+  scalars_.position = static_cast<int32_t>(position);
+  const RunContext context = DecodeContext();
   LS_RETURN_IF_ERROR(RunOnce(ProgramKind::kDecode, Weights::kCurrent, context));
   for (size_t id = 0; id < decode_.size(); ++id) {
     if (plan_->decode().memory.RunsOnce(static_cast<int>(id))) continue;
@@ -126,6 +161,36 @@ absl::StatusOr<absl::Span<const float>> PlanExecutor::Decode(int32_t token, int6
   }
   decoded_ = position + 1;
   return LogitsOf(ProgramKind::kDecode, context);
+}
+
+absl::Status PlanExecutor::Prefill(absl::Span<const int32_t> tokens, int64_t position) {
+  int64_t decoded = decoded_;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const int64_t at = position + static_cast<int64_t>(i);
+    LS_RETURN_IF_ERROR(CheckDecode(*plan_, tokens[i], at, decoded));
+    decoded = at + 1;
+  }
+  const auto rows = static_cast<size_t>(plan_->prefill_rows());
+  std::vector<int32_t> block(rows), positions(rows);
+  const void* const fields[] = {block.data(), positions.data()};
+  RunContext context = DecodeContext();
+  BindFields(fields, &context);
+  while (tokens.size() >= kFewestPrefilled) {
+    const size_t count = std::min(tokens.size(), rows);
+    for (size_t row = 0; row < rows; ++row) {
+      const size_t of = std::min(row, count - 1);  // rows left over do the last one again
+      block[row] = tokens[of];
+      positions[row] = static_cast<int32_t>(position + static_cast<int64_t>(of));
+    }
+    constants_.reset();  // the arena's
+    for (size_t id = 0; id < prefill_.size(); ++id) {
+      LS_RETURN_IF_ERROR(RunStep(ProgramKind::kPrefill, prefill_[id], id, context));
+    }
+    tokens.remove_prefix(count);
+    position += static_cast<int64_t>(count);
+    decoded_ = position;
+  }
+  return Decoding::Prefill(tokens, position);
 }
 
 }  // namespace lockstep::engine

@@ -76,6 +76,7 @@ class PlanExecutor : public Executor, public SpreadUpdate {
   absl::StatusOr<absl::Span<const float>> Predict(Fields fields, int64_t valid,
                                                   const BlockHooks& hooks) override;
   absl::StatusOr<absl::Span<const float>> Decode(int32_t token, int64_t position) override;
+  absl::Status Prefill(absl::Span<const int32_t> tokens, int64_t position) override;
   void Observe(NodeObserver* observer) override;
 
  private:
@@ -97,6 +98,8 @@ class PlanExecutor : public Executor, public SpreadUpdate {
   // The evaluation program on a block.
   absl::Status RunBlock(Fields fields, int64_t valid, Weights weights,
                         const std::function<bool()>& cancelled, RunContext* context);
+  // Of the decode and the prefill program.
+  RunContext DecodeContext();
   // The logits that a program has written.
   absl::Span<const float> LogitsOf(ProgramKind kind, const RunContext& context) const;
   // Runs node `id` of a program, if it does anything.
@@ -120,6 +123,7 @@ class PlanExecutor : public Executor, public SpreadUpdate {
   std::vector<Step> train_;
   std::vector<Step> evaluate_;
   std::vector<Step> decode_;
+  std::vector<Step> prefill_;
   int64_t decoded_ = 0;  // positions that are kept
   Storage eval_sums_;
   // The program whose constants the arena holds, and the weights that they are made of.

@@ -312,6 +312,10 @@ std::map<Value, Storage> CompiledPlan::BindLeaves(const Graph& graph,
       bound[{id, 0}] = {Region::kScalars, offsetof(Scalars, loss_seed)};
     } else if (node.name == kRandomAddress) {
       bound[{id, 0}] = {Region::kScalars, offsetof(Scalars, address)};
+    } else if (node.name == kPrefillTokens) {
+      bound[{id, 0}] = {FieldRegion(0), 0};
+    } else if (node.name == kPrefillPositions) {
+      bound[{id, 0}] = {FieldRegion(1), 0};
     } else if (node.name == kDecodeToken) {
       bound[{id, 0}] = {Region::kScalars, offsetof(Scalars, token)};
     } else if (node.name == kDecodePosition) {
@@ -391,7 +395,8 @@ absl::Status CompiledPlan::CompileEvaluation() {
 
 const Program& CompiledPlan::program(ProgramKind kind) const {
   if (kind == ProgramKind::kTraining) return train_;
-  return kind == ProgramKind::kEvaluation ? evaluate_ : decode_;
+  if (kind == ProgramKind::kEvaluation) return evaluate_;
+  return kind == ProgramKind::kPrefill ? prefill_ : decode_;
 }
 
 }  // namespace lockstep::engine

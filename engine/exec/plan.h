@@ -30,6 +30,9 @@ inline constexpr const char* kLogitsOutput = "logits";
 // Leaves of the decode program.
 inline constexpr const char* kDecodeToken = "decode_token";
 inline constexpr const char* kDecodePosition = "decode_position";
+// The same of the prefill program, which takes them as the first and the second field.
+inline constexpr const char* kPrefillTokens = "prefill_tokens";
+inline constexpr const char* kPrefillPositions = "prefill_positions";
 
 // A graph after all passes, with its memory.
 struct Program {
@@ -76,6 +79,10 @@ class CompiledPlan : public Plan {
   const Program& evaluate() const { return evaluate_; }
   // Empty without TrainSpec::decode.
   const Program& decode() const { return decode_; }
+  // The same for prefill_rows() positions at once, without logits. Empty without TrainSpec::decode,
+  // and on GPUs.
+  const Program& prefill() const { return prefill_; }
+  int64_t prefill_rows() const;
   // The program of that kind.
   const Program& program(ProgramKind kind) const;
   int64_t decode_positions() const override {
@@ -160,7 +167,10 @@ class CompiledPlan : public Plan {
   std::map<std::string, WeightCopy> FindWeightCopies() const;
   absl::Status CompileEvaluation();
   absl::Status CompileDecode();
-  void PlaceKept(const std::vector<Shape>& kept);
+  // A decode program of `rows` positions.
+  absl::StatusOr<Graph> BuildDecode(int64_t rows, bool logits) const;
+  // Where keys and values lie, by their leaves and outputs: they are read and written in one place.
+  std::map<Value, Storage> PlaceKept(const Graph& graph) const;
   // Of all programs and what is kept between them.
   void SizeArena();
   // Leaves for the parameters, and for running statistics outside training.
@@ -194,6 +204,7 @@ class CompiledPlan : public Plan {
   std::map<std::string, WeightCopy> weight_copies_;
   Program evaluate_;
   Program decode_;
+  Program prefill_;
   size_t kept_offset_ = 0;
   size_t kept_bytes_ = 0;
   GradientLayout layout_;

@@ -50,8 +50,10 @@ class Gpt : public Model {
  private:
   void ListParameters();
   // From the embeddings to the logits; attend(layer, qkv) is what the positions take from others.
+  // Without `logits` it ends with the last of these, and what it returns is not valid.
   template <typename Attend>
-  Value BuildBlocks(Graph* graph, TransformerBuilder* builder, Value x, const Attend& attend) const;
+  Value BuildBlocks(Graph* graph, TransformerBuilder* builder, Value x, const Attend& attend,
+                    bool logits = true) const;
 
   TransformerSize size_;
   bool tied_head_ = true;
@@ -118,13 +120,14 @@ void Gpt::ListParameters() {
 }
 
 template <typename Attend>
-Value Gpt::BuildBlocks(Graph* graph, TransformerBuilder* builder, Value x,
-                       const Attend& attend) const {
+Value Gpt::BuildBlocks(Graph* graph, TransformerBuilder* builder, Value x, const Attend& attend,
+                       bool logits) const {
   TransformerBuilder& build = *builder;
   for (int64_t layer = 0; layer < size_.layers && graph->status().ok(); ++layer) {
     const std::string block = Block(layer);
     Value y = build.LayerNorm(block + "ln_1", x, kEps);
     y = attend(layer, build.Linear(block + "attn.c_attn", y, true));
+    if (!logits && layer + 1 == size_.layers) return {};
     y = build.Linear(block + "attn.c_proj", y, true);
     x = build.Add(x, build.Dropout(block + "attn.resid_dropout", y));
     y = build.LayerNorm(block + "ln_2", x, kEps);
@@ -158,13 +161,14 @@ DecodeOutputs Gpt::BuildDecode(Graph* graph, const ModelInputs& inputs,
   DecodeOutputs outputs;
   const Value x =
       build.Add(build.Embed(kTokens, decode.token), build.Embed(kPositions, decode.position));
-  outputs.logits = BuildBlocks(graph, &build, x, [&](int64_t layer, Value qkv) {
+  const auto attend = [&](int64_t layer, Value qkv) {
     const Value kept = decode.kept[static_cast<size_t>(layer)];
     const Value y = graph->Add(ops::kAttentionStep, {qkv, kept, decode.position},
                                {{"heads", size_.heads}}, Block(layer) + "attn");
     outputs.kept.push_back({y.node, 1});
     return y;
-  });
+  };
+  outputs.logits = BuildBlocks(graph, &build, x, attend, decode.logits);
   return outputs;
 }
 

@@ -60,16 +60,17 @@ struct ModelInputs {
   Value Parameter(const std::string& name) const { return parameters.at(name); }
 };
 
-// What one position is computed from, beside the parameters.
+// What positions are computed from, beside the parameters.
 struct DecodeInputs {
-  Value token;     // i32[1]
-  Value position;  // i32[1]
+  Value token;     // i32[rows]
+  Value position;  // i32[rows]
   std::vector<Value>
-      kept;  // one for each of Model::kept(): keys and values of the positions before
+      kept;            // one for each of Model::kept(): keys and values of the positions before
+  bool logits = true;  // or only what is kept
 };
 struct DecodeOutputs {
-  Value logits;             // [1, classes or more]
-  std::vector<Value> kept;  // with the new position
+  Value logits;             // [rows, classes or more]; not valid without DecodeInputs::logits
+  std::vector<Value> kept;  // with the new positions
 };
 
 class Model {
@@ -85,7 +86,7 @@ class Model {
   virtual int64_t decode_positions() const { return 0; }
   // The shapes of what is kept from position to position.
   virtual std::vector<Shape> kept() const { return {}; }
-  // One position of a text, by one token after those before. REQUIRES: decode_positions() > 0.
+  // Positions of a text, by their tokens after those before. REQUIRES: decode_positions() > 0.
   virtual DecodeOutputs BuildDecode(Graph* graph, const ModelInputs& inputs,
                                     const DecodeInputs& decode) const;
   // -> logits [rows, classes or more], one row for each target of the batch, in the order of the

@@ -39,13 +39,10 @@ Logits TextWriter::Append(int32_t token) {
 }
 
 Logits TextWriter::Restart(absl::Span<const int32_t> tokens) {
-  kept_.clear();
-  Logits logits;
-  for (const int32_t token : tokens) {
-    logits = Decode(token);
-    if (!logits.ok()) return logits;
-  }
-  return logits;
+  const auto before = tokens.subspan(0, tokens.size() - 1);
+  LS_RETURN_IF_ERROR(decoder_->Prefill(before, 0));
+  kept_.assign(before.begin(), before.end());
+  return Decode(tokens.back());
 }
 
 Logits TextWriter::Decode(int32_t token) {

@@ -28,7 +28,7 @@ class TextWriter {
   absl::StatusOr<absl::Span<const float>> Append(int32_t token);
 
  private:
-  // Decodes `tokens` from position 0 on.
+  // Decodes `tokens` from position 0 on, those before the last one at once.
   absl::StatusOr<absl::Span<const float>> Restart(absl::Span<const int32_t> tokens);
   absl::StatusOr<absl::Span<const float>> Decode(int32_t token);
 

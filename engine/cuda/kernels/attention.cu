@@ -154,44 +154,49 @@ __global__ void __launch_bounds__(kThreads) KeepKernel(AttentionStepArgs args) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t half = args.positions * args.width;
   if (i >= 2 * half) return;
-  const int64_t row = i % half / args.width, column = i % args.width;
-  if (row == *args.position) {
-    args.kept[i] = Load(args.qkv, (1 + i / half) * args.width + column);
-  } else if (args.kept != args.before.data) {
-    args.kept[i] = Load(args.before, i);
+  const int64_t at = i % half / args.width, column = i % args.width;
+  for (int64_t row = args.rows; row-- > 0;) {  // the last one of a position counts
+    if (at != args.position[row]) continue;
+    args.kept[i] = Load(args.qkv, (3 * row + 1 + i / half) * args.width + column);
+    return;
   }
+  if (args.kept != args.before.data) args.kept[i] = Load(args.before, i);
 }
 
-// A block for each head.
+// A block for each head, row by row.
 __global__ void __launch_bounds__(kThreads) StepKernel(AttentionStepArgs args) {
   __shared__ float shared[kThreads / kWarp];
   const int64_t depth = args.width / args.heads, at = blockIdx.x * depth;
-  const int64_t position = *args.position;
-  if (position < 0 || position >= args.positions) {
-    for (int64_t d = threadIdx.x; d < depth; d += kThreads) Store(args.y, at + d, 0);
-    return;
-  }
   float* scores = args.scores + blockIdx.x * args.positions;
   const float* keys = args.kept + at;
   const float* values = keys + args.positions * args.width;
-  float most = -INFINITY;
-  for (int64_t i = threadIdx.x; i <= position; i += kThreads) {
-    float dot = 0;
-    for (int64_t d = 0; d < depth; ++d) dot += Load(args.qkv, at + d) * keys[i * args.width + d];
-    scores[i] = dot * args.scale;
-    most = fmaxf(most, scores[i]);
-  }
-  most = BlockMax<kThreads>(most, shared);
-  float sum = 0;
-  for (int64_t i = threadIdx.x; i <= position; i += kThreads) {
-    scores[i] = expf(scores[i] - most);
-    sum += scores[i];
-  }
-  const float factor = 1.0f / BlockSum<kThreads>(sum, shared);  // and all scores are written
-  for (int64_t d = threadIdx.x; d < depth; d += kThreads) {
-    float out = 0;
-    for (int64_t i = 0; i <= position; ++i) out += scores[i] * values[i * args.width + d];
-    Store(args.y, at + d, out * factor);
+  for (int64_t row = 0; row < args.rows; ++row) {
+    const int64_t q = 3 * row * args.width + at, y = row * args.width + at;
+    const int64_t position = args.position[row];
+    if (position < 0 || position >= args.positions) {
+      for (int64_t d = threadIdx.x; d < depth; d += kThreads) Store(args.y, y + d, 0);
+      continue;
+    }
+    float most = -INFINITY;
+    for (int64_t i = threadIdx.x; i <= position; i += kThreads) {
+      float dot = 0;
+      for (int64_t d = 0; d < depth; ++d) dot += Load(args.qkv, q + d) * keys[i * args.width + d];
+      scores[i] = dot * args.scale;
+      most = fmaxf(most, scores[i]);
+    }
+    most = BlockMax<kThreads>(most, shared);
+    float sum = 0;
+    for (int64_t i = threadIdx.x; i <= position; i += kThreads) {
+      scores[i] = expf(scores[i] - most);
+      sum += scores[i];
+    }
+    const float factor = 1.0f / BlockSum<kThreads>(sum, shared);  // and all scores are written
+    for (int64_t d = threadIdx.x; d < depth; d += kThreads) {
+      float out = 0;
+      for (int64_t i = 0; i <= position; ++i) out += scores[i] * values[i * args.width + d];
+      Store(args.y, y + d, out * factor);
+    }
+    __syncthreads();  // all have read the scores
   }
 }
 

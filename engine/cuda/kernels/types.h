@@ -239,11 +239,12 @@ struct AttentionBackwardArgs {
 };
 struct AttentionStepArgs {
   View qkv;
-  View before;            // what is kept so far [2, positions, width]
-  float* kept = nullptr;  // with the new row; may be `before`
-  const int32_t* position = nullptr;
+  View before;                        // what is kept so far [2, positions, width]
+  float* kept = nullptr;              // with the new rows; may be `before`
+  const int32_t* position = nullptr;  // [rows]
   View y;
   float* scores = nullptr;  // [heads, positions]
+  int64_t rows = 0;
   int64_t heads = 0;
   int64_t positions = 0;
   int64_t width = 0;

@@ -287,26 +287,37 @@ std::vector<Doubles> Attention(const OpCase& test, const std::vector<TensorType>
 }
 
 std::vector<Doubles> AttentionStep(const OpCase& test, const std::vector<Doubles>& in) {
+  const size_t rows = At(test.inputs[0].shape[0]);
   const size_t t = At(test.inputs[1].shape[1]), c = At(test.inputs[1].shape[2]);
   const size_t depth = c / At(test.attrs.Int("heads"));
-  Doubles y(c), kept = in[1];
-  if (in[2][0] < 0 || in[2][0] >= static_cast<double>(t)) return {y, kept};
-  const auto position = static_cast<size_t>(in[2][0]);
-  for (size_t j = 0; j < c; ++j) {
-    kept[position * c + j] = in[0][c + j];
-    kept[(t + position) * c + j] = in[0][2 * c + j];
-  }
-  for (size_t j = 0; j < c; ++j) {
-    const size_t first = j / depth * depth;
-    double sum = 0, total = 0;
-    for (size_t key = 0; key <= position; ++key) {
-      double score = 0;
-      for (size_t d = first; d < first + depth; ++d) score += in[0][d] * kept[key * c + d];
-      const double e = std::exp(score / std::sqrt(static_cast<double>(depth)));
-      sum += e;
-      total += e * kept[(t + key) * c + j];
+  Doubles y(rows * c), kept = in[1];
+  const auto is_there = [&](size_t row) {
+    return in[2][row] >= 0 && in[2][row] < static_cast<double>(t);
+  };
+  for (size_t row = 0; row < rows; ++row) {
+    if (!is_there(row)) continue;
+    const auto position = static_cast<size_t>(in[2][row]);
+    for (size_t j = 0; j < c; ++j) {
+      kept[position * c + j] = in[0][(3 * row + 1) * c + j];
+      kept[(t + position) * c + j] = in[0][(3 * row + 2) * c + j];
     }
-    y[j] = total / sum;
+  }
+  for (size_t row = 0; row < rows; ++row) {
+    if (!is_there(row)) continue;
+    for (size_t j = 0; j < c; ++j) {
+      const size_t first = j / depth * depth;
+      double sum = 0, total = 0;
+      for (size_t key = 0; key <= static_cast<size_t>(in[2][row]); ++key) {
+        double score = 0;
+        for (size_t d = first; d < first + depth; ++d) {
+          score += in[0][3 * row * c + d] * kept[key * c + d];
+        }
+        const double e = std::exp(score / std::sqrt(static_cast<double>(depth)));
+        sum += e;
+        total += e * kept[(t + key) * c + j];
+      }
+      y[row * c + j] = total / sum;
+    }
   }
   return {y, kept};
 }

@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 constexpr int64_t kLength = 13, kVocab = 29, kTable = 32;
 
-TrainSpec GptSpecFor(bool tied, int threads) {
+TrainSpec GptSpecFor(bool tied, int threads, int64_t length = kLength) {
   TrainSpec spec;
   GptSpec& gpt = spec.model.emplace<GptSpec>();
   gpt.layers = gpt.heads = 2;
@@ -24,7 +24,7 @@ TrainSpec GptSpecFor(bool tied, int threads) {
   gpt.dropout = 0.1;  // which inference leaves out
   gpt.tied_head = tied;
   const auto type = FieldSpec::Type::kInt32;
-  spec.input = {{{"tokens", type, {kLength}, kVocab}, {"labels", type, {kLength}, kVocab}}, kVocab};
+  spec.input = {{{"tokens", type, {length}, kVocab}, {"labels", type, {length}, kVocab}}, kVocab};
   spec.optimizer = SgdSpec{.lr = 0.1};
   spec.micro_batch = 1;
   spec.eval_block = 2;
@@ -33,6 +33,8 @@ TrainSpec GptSpecFor(bool tied, int threads) {
   spec.decode = true;
   return spec;
 }
+
+int32_t TokenAt(int64_t position) { return static_cast<int32_t>((position * 7 + 5) % kVocab); }
 
 struct Server {
   explicit Server(const TrainSpec& spec)
@@ -47,6 +49,12 @@ struct Server {
     const auto logits = executor->Decode(token, position);
     LS_CHECK(logits.ok()) << logits.status();
     return {logits->begin(), logits->end()};
+  }
+  void Prefill(int64_t count, int64_t position) {
+    std::vector<int32_t> tokens;
+    for (int64_t t = position; t < position + count; ++t) tokens.push_back(TokenAt(t));
+    const absl::Status status = executor->Prefill(tokens, position);
+    LS_CHECK(status.ok()) << status;
   }
   // The rows of sample 0.
   std::vector<float> Forward(const std::vector<int32_t>& tokens) {
@@ -123,6 +131,40 @@ TEST(DecodeTest, GoingBackForgetsWhatFollowed) {
   }
   EXPECT_THAT(std::string(used.executor->Decode(1, 7).status().message()),
               HasSubstr("position 7 after 6"));
+}
+
+TEST(DecodeTest, PrefillKeepsWhatSingleStepsKeep) {
+  constexpr int64_t kPositions = 150;  // more than a block twice
+  for (const char* precision : {"fp32", "bf16", "pure_bf16", "pure_fp16"}) {
+    TrainSpec spec = GptSpecFor(true, 2, kPositions);
+    spec.precision = precision;
+    Server steps(spec), blocks(spec);
+    std::vector<std::vector<float>> expected;
+    for (int64_t t = 0; t < kPositions; ++t) expected.push_back(steps.Decode(TokenAt(t), t));
+    for (const int64_t count : {1, 7, 8, 63, 64, 65, 149}) {
+      blocks.Prefill(count, 0);
+      for (int64_t t = count; t < std::min(count + 3, kPositions); ++t) {
+        ASSERT_EQ(blocks.Decode(TokenAt(t), t), expected[static_cast<size_t>(t)])  // the same bits
+            << precision << " position " << t << " after " << count;
+      }
+    }
+    blocks.Prefill(20, 5);  // goes on after some, and forgets what followed
+    ASSERT_EQ(blocks.Decode(TokenAt(25), 25), expected[25]) << precision;
+  }
+}
+
+TEST(DecodeTest, PrefillTakesWhatDecodeTakes) {
+  Server server(GptSpecFor(true, 1));
+  const auto message = [&](std::vector<int32_t> tokens, int64_t position) {
+    return std::string(server.executor->Prefill(tokens, position).message());
+  };
+  EXPECT_EQ(message({}, 0), "");
+  EXPECT_THAT(message(std::vector<int32_t>(9, kVocab), 0), HasSubstr("from 0 to 28"));
+  EXPECT_THAT(message(std::vector<int32_t>(9, 1), 1), HasSubstr("position 1 after 0"));
+  EXPECT_THAT(message(std::vector<int32_t>(kLength + 1, 1), 0), HasSubstr("at most 13"));
+  TrainSpec spec = GptSpecFor(true, 1);
+  spec.decode = false;
+  EXPECT_FALSE(Server(spec).executor->Prefill(std::vector<int32_t>(9, 1), 0).ok());
 }
 
 TEST(DecodeTest, ErrorsSayWhatIsPossible) {
