@@ -18,7 +18,6 @@ namespace {
 struct Row {
   int64_t committed;
   int64_t evaluated;
-  // Holders may stand before and after the evaluation of the step, so this is taken from one.
   engine::Tracking tracking;
 };
 
@@ -68,18 +67,17 @@ absl::Status CopyState(Communicator* communicator, char* state, int64_t bytes,
   LS_ASSIGN_OR_RETURN(const std::vector<uint64_t> hashes, Exchange(communicator, mine, deadline));
   for (int i = 0; i < count && !have; ++i) {
     if (slice_hash(i) == hashes[holders[i]]) continue;
-    return absl::DataLossError(absl::StrCat("rank ", communicator->rank(),
-                                            ": the part of the training state copied from rank ",
-                                            holders[i], " is not what that rank has"));
+    return absl::UnavailableError(absl::StrCat("rank ", communicator->rank(),
+                                               ": the part of the training state copied from rank ",
+                                               holders[i], " is not what that rank has"));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator,
-                                            engine::StateAccess* executor, void* state,
-                                            size_t bytes, int64_t start_step,
-                                            int64_t evaluated_step, absl::Time deadline) {
-  const Row row{executor->committed_step(), evaluated_step, executor->tracking()};
+absl::Status AgreeOnState(Communicator* communicator, engine::StateAccess* executor, void* state,
+                          size_t bytes, int64_t start_step, StateAgreement* agreement,
+                          absl::Time deadline) {
+  const Row row{executor->committed_step(), agreement->evaluated_step, executor->tracking()};
   LS_ASSIGN_OR_RETURN(const std::vector<Row> rows, Exchange(communicator, row, deadline));
   std::vector<int> holders;
   for (size_t rank = 0; rank < rows.size(); ++rank) {
@@ -90,26 +88,25 @@ absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator,
                                             " has the state after step ", start_step,
                                             ", where it is to go on"));
   }
-  StateAgreement agreement;
-  agreement.holders = holders;
-  agreement.evaluated_step = rows[holders.front()].evaluated;
-  for (const int holder : holders) {
-    agreement.evaluated_step = std::min(agreement.evaluated_step, rows[holder].evaluated);
-  }
-  if (holders.size() == rows.size()) return agreement;
+  agreement->holders = holders;
   const bool have = row.committed == start_step;
-  agreement.copied = !have;
+  agreement->copied = !have;
+  const Row& least = LeastEvaluated(rows, holders);
+  if (have) {
+    executor->SetTracking(least.tracking);
+    agreement->evaluated_step = least.evaluated;
+  }
+  if (holders.size() == rows.size()) return absl::OkStatus();
   const bool survives = !have && row.committed > 0;
   const OldState old(*communicator, *executor, static_cast<const char*>(state),
                      survives ? bytes : 0);
   if (!have) executor->BeginLoad();
-  const absl::Status copied = CopyState(communicator, static_cast<char*>(state),
-                                        static_cast<int64_t>(bytes), holders, have, deadline);
+  absl::Status copied = CopyState(communicator, static_cast<char*>(state),
+                                  static_cast<int64_t>(bytes), holders, have, deadline);
   if (!have) executor->EndLoad();
   if (!copied.ok() && !have && !old.PutBack(executor)) executor->InitState();
-  LS_RETURN_IF_ERROR(copied);
-  if (!have) executor->SetTracking(rows[holders.front()].tracking);
-  return agreement;
+  if (copied.ok()) agreement->evaluated_step = least.evaluated;
+  return copied;
 }
 
 }  // namespace lockstep::worker

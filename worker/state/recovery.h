@@ -6,13 +6,13 @@
 #ifndef LOCKSTEP_WORKER_STATE_RECOVERY_H_
 #define LOCKSTEP_WORKER_STATE_RECOVERY_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
 #include "engine/engine.h"
@@ -40,27 +40,37 @@ class OldState {
 };
 
 struct StateAgreement {
-  // The ranks that held the state, in order.
+  // The ranks that held the state, in order. Known before it is copied, and so also after an error
+  // in that; empty: not known.
   std::vector<int> holders;
   int first_holder() const { return holders.front(); }
   bool copied = false;  // this worker had to copy it
-  // The newest step whose evaluation every holder has counted.
+  // The newest step that this rank has evaluated, whose decisions its state has (engine::Tracking).
+  // Given by the caller, and kept with the state, also when an error follows.
   int64_t evaluated_step = 0;
 };
 
-// Blocks until this rank has the state after `start_step`. `evaluated_step` is the newest step that
-// this rank has evaluated. Errors: those of the communicator; Internal when nobody holds the state;
-// DataLoss when a copy is damaged. After an error while copying the state is the one before
-// (OldState), or the initial one.
+// Returns what the one of `holders` says of itself whose evaluations all go on with: some may have
+// counted the evaluation of the step, and others not. It is the first that has counted least, so
+// that all make the same ones again. `rows` are by rank.
+template <typename Row>
+const Row& LeastEvaluated(const std::vector<Row>& rows, const std::vector<int>& holders) {
+  const auto row = [&rows](int rank) -> const Row& { return rows[static_cast<size_t>(rank)]; };
+  return row(*std::ranges::min_element(holders, {}, [&](int rank) { return row(rank).evaluated; }));
+}
+
+// Blocks until this rank has the state after `start_step`, as all others. Errors: those of the
+// communicator; Internal when nobody holds the state; Unavailable when a copy is damaged. After an
+// error while copying the state is the one before (OldState), or the initial one.
 // `state` is the executor's region of `bytes` in the transport's arena.
-absl::StatusOr<StateAgreement> AgreeOnState(Communicator* communicator,
-                                            engine::StateAccess* executor, void* state,
-                                            size_t bytes, int64_t start_step,
-                                            int64_t evaluated_step, absl::Time deadline);
+absl::Status AgreeOnState(Communicator* communicator, engine::StateAccess* executor, void* state,
+                          size_t bytes, int64_t start_step, StateAgreement* agreement,
+                          absl::Time deadline);
 
 // Gives the `bytes` at `state` (in the transport's arena) of the ranks `holders` to those that do
 // not `have` them: a slice from each, compared with its hash. Blocks. Errors: those of the
-// communicator; DataLoss when a slice is not what its holder has.
+// communicator; Unavailable when a slice is not what its holder has, which another life of this
+// worker need not meet.
 absl::Status CopyState(Communicator* communicator, char* state, int64_t bytes,
                        const std::vector<int>& holders, bool have, absl::Time deadline);
 

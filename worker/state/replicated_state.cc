@@ -5,11 +5,10 @@
 
 namespace lockstep::worker {
 
-absl::StatusOr<StateAgreement> ReplicatedState::Agree(Communicator* communicator,
-                                                      int64_t start_step, int64_t evaluated_step,
-                                                      absl::Time deadline) {
-  return AgreeOnState(communicator, executor_, state_, plan_->state_bytes(), start_step,
-                      evaluated_step, deadline);
+absl::Status ReplicatedState::Agree(Communicator* communicator, int64_t start_step,
+                                    StateAgreement* agreement, absl::Time deadline) {
+  return AgreeOnState(communicator, executor_, state_, plan_->state_bytes(), start_step, agreement,
+                      deadline);
 }
 
 // Everybody has all reduced gradients, and makes the same sums of them.

@@ -13,8 +13,8 @@ class ReplicatedState : public StatePolicy {
   ReplicatedState(const engine::Plan* plan, engine::Executor* executor, char* state)
       : plan_(plan), executor_(executor), state_(state) {}
 
-  absl::StatusOr<StateAgreement> Agree(Communicator* communicator, int64_t start_step,
-                                       int64_t evaluated_step, absl::Time deadline) override;
+  absl::Status Agree(Communicator* communicator, int64_t start_step, StateAgreement* agreement,
+                     absl::Time deadline) override;
   absl::Status ShareSums(Communicator* communicator, int64_t step,
                          absl::Span<const engine::GradientSlice> reduced,
                          absl::Time deadline) override;

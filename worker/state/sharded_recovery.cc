@@ -60,10 +60,10 @@ absl::Status ShardedState::ShareMemory(Communicator* communicator, absl::Time de
   return absl::OkStatus();
 }
 
-absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, int64_t start_step,
-                                                   int64_t evaluated_step, absl::Time deadline) {
+absl::Status ShardedState::Agree(Communicator* communicator, int64_t start_step,
+                                 StateAgreement* agreement, absl::Time deadline) {
   if (!parts_.apart) LS_RETURN_IF_ERROR(ShareMemory(communicator, deadline));
-  const Row mine = MyRow(evaluated_step);
+  const Row mine = MyRow(agreement->evaluated_step);
   std::vector<Row> rows(static_cast<size_t>(communicator->world_size()));
   LS_RETURN_IF_ERROR(
       communicator->AllGather(&mine, rows.data(), sizeof(Row), DType::kUInt8, deadline));
@@ -80,18 +80,9 @@ absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, i
                                             " has the state after step ", start_step,
                                             ", where it is to go on"));
   }
-  StateAgreement agreement;
-  agreement.holders = bound;
-  agreement.evaluated_step = rows[static_cast<size_t>(bound.front())].evaluated;
-  for (const int rank : bound) {
-    agreement.evaluated_step =
-        std::min(agreement.evaluated_step, rows[static_cast<size_t>(rank)].evaluated);
-  }
-  agreement.copied = !Contains(bound, communicator->rank());
-  if (start_step == 0) {
-    LS_RETURN_IF_ERROR(BeginFresh(communicator));
-    return agreement;
-  }
+  agreement->holders = bound;
+  agreement->copied = !Contains(bound, communicator->rank());
+  if (start_step == 0) return BeginFresh(communicator);
   const ShardHolders before = HoldersIn(rows, start_step);
   std::vector<size_t> missing;
   for (size_t shard = 0; shard < before.size(); ++shard) {
@@ -108,22 +99,23 @@ absl::StatusOr<StateAgreement> ShardedState::Agree(Communicator* communicator, i
     LS_RETURN_IF_ERROR(FinishHalfDone(communicator, rows, before, start_step, deadline));
   }
   // Where all have everything a survivor may be a step behind, as in a job without shards.
-  const bool survives = agreement.copied && mine.committed > 0 && mine.begun == mine.committed &&
+  const bool survives = agreement->copied && mine.committed > 0 && mine.begun == mine.committed &&
                         std::count(held_.begin(), held_.end(), false) == 0;
   if (survives) old_.emplace(*communicator, *parts_.executor, parts_.state, plan().state_bytes());
   bool has_its_part = false;
-  const absl::Status brought = Bring(communicator, rows, bound, before, &has_its_part, deadline);
+  absl::Status brought = Bring(communicator, rows, before, agreement, &has_its_part, deadline);
   // With its part of the newer state, which the others may rely on, it keeps both until it knows
   // that all have theirs.
-  if (!brought.ok() && survives && !has_its_part) PutOldBack();
-  LS_RETURN_IF_ERROR(brought);
-  return agreement;
+  if (!brought.ok() && survives && !has_its_part && PutOldBack()) {
+    agreement->evaluated_step = mine.evaluated;
+  }
+  return brought;
 }
 
 absl::Status ShardedState::Bring(Communicator* communicator, const std::vector<Row>& rows,
-                                 const std::vector<int>& bound, const ShardHolders& before,
+                                 const ShardHolders& before, StateAgreement* agreement,
                                  bool* has_its_part, absl::Time deadline) {
-  LS_RETURN_IF_ERROR(AgreeOnShared(communicator, rows, bound, deadline));
+  LS_RETURN_IF_ERROR(AgreeOnShared(communicator, rows, agreement, deadline));
   ShardHolders after = DealOverHosts(before, communicator->hosts());
   LS_RETURN_IF_ERROR(Transfer(communicator, before, after, has_its_part, deadline));
   old_.reset();
@@ -212,9 +204,15 @@ absl::Status ShardedState::FinishFrom(const std::vector<Row>& rows, const ShardH
 }
 
 absl::Status ShardedState::AgreeOnShared(Communicator* communicator, const std::vector<Row>& rows,
-                                         const std::vector<int>& bound, absl::Time deadline) {
+                                         StateAgreement* agreement, absl::Time deadline) {
+  const std::vector<int>& bound = agreement->holders;
+  const bool have = !agreement->copied;
+  const Row& least = LeastEvaluated(rows, bound);
+  if (have) {
+    parts_.executor->SetTracking(least.tracking);
+    agreement->evaluated_step = least.evaluated;
+  }
   if (bound.size() == rows.size()) return absl::OkStatus();
-  const bool have = Contains(bound, communicator->rank());
   if (!have) parts_.executor->BeginLoad();
   absl::Status copied = CopyState(communicator, parts_.state, static_cast<int64_t>(moments_begin_),
                                   bound, have, deadline);
@@ -228,7 +226,7 @@ absl::Status ShardedState::AgreeOnShared(Communicator* communicator, const std::
   // What this rank held, if it held anything, is of another step.
   std::fill(held_.begin(), held_.end(), false);
   if (copied.ok()) {
-    parts_.executor->SetTracking(rows[static_cast<size_t>(bound.front())].tracking);
+    agreement->evaluated_step = least.evaluated;
   } else {
     parts_.executor->InitState();
   }
@@ -296,8 +294,8 @@ absl::Status ShardedState::Transfer(Communicator* communicator, const ShardHolde
       held_[static_cast<size_t>(copy.shard)] = true;
       continue;
     }
-    status = absl::DataLossError(absl::StrCat("rank ", me, ": the moments copied from rank ",
-                                              copy.from, " are not what that rank has"));
+    status = absl::UnavailableError(absl::StrCat("rank ", me, ": the moments copied from rank ",
+                                                 copy.from, " are not what that rank has"));
   }
   *has_its_part = status.ok();
   // Who held them lets go of nothing before all have theirs.

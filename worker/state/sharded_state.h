@@ -78,8 +78,8 @@ class ShardedState : public StatePolicy {
   // When both holders of a shard are gone the error is Aborted: all members go back to step 0,
   // whose state they have, or to the step before where a survivor has kept that. Further errors:
   // ResourceExhausted when there is no memory for the share of this rank.
-  absl::StatusOr<StateAgreement> Agree(Communicator* communicator, int64_t start_step,
-                                       int64_t evaluated_step, absl::Time deadline) override;
+  absl::Status Agree(Communicator* communicator, int64_t start_step, StateAgreement* agreement,
+                     absl::Time deadline) override;
 
   // Returns whether every rank of this generation holds everything, so that a step is the ordinary
   // one.
@@ -161,11 +161,11 @@ class ShardedState : public StatePolicy {
   // Brings this rank what it is to have. Who has the newer state may let go of this rank's part of
   // it when `has_its_part` is set.
   absl::Status Bring(Communicator* communicator, const std::vector<Row>& rows,
-                     const std::vector<int>& bound, const ShardHolders& before, bool* has_its_part,
+                     const ShardHolders& before, StateAgreement* agreement, bool* has_its_part,
                      absl::Time deadline);
-  // Gives everything but the moments to those who are not `bound` to the start step.
+  // Gives everything but the moments to those who do not hold the state of the start step.
   absl::Status AgreeOnShared(Communicator* communicator, const std::vector<Row>& rows,
-                             const std::vector<int>& bound, absl::Time deadline);
+                             StateAgreement* agreement, absl::Time deadline);
   // Copies the moments that this rank is to hold by `after` and does not hold yet.
   absl::Status Transfer(Communicator* communicator, const ShardHolders& before,
                         const ShardHolders& after, bool* has_its_part, absl::Time deadline);

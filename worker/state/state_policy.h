@@ -33,11 +33,10 @@ class StatePolicy {
  public:
   virtual ~StatePolicy() = default;
 
-  // Blocks until this rank has what it is to have of the state after `start_step`. `evaluated_step`
-  // is the newest step that this rank has evaluated. Errors: those of the communicator; Internal
-  // when nobody holds the state; DataLoss when a copy is damaged.
-  virtual absl::StatusOr<StateAgreement> Agree(Communicator* communicator, int64_t start_step,
-                                               int64_t evaluated_step, absl::Time deadline) = 0;
+  // Blocks until this rank has what it is to have of the state after `start_step`. Errors: those of
+  // the communicator; Internal when nobody holds the state; Unavailable when a copy is damaged.
+  virtual absl::Status Agree(Communicator* communicator, int64_t start_step,
+                             StateAgreement* agreement, absl::Time deadline) = 0;
 
   // TreeReduceArgs::wanted of this generation's steps.
   virtual absl::Span<const std::vector<ElementRange>> wanted() const { return {}; }

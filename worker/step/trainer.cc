@@ -210,14 +210,16 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
   if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();
   LS_RETURN_IF_ERROR(executor_->PublishState());
   if (begun_step() != start_step) watch_.At(chaos::Place::kJoin, start_step);
-  LS_ASSIGN_OR_RETURN(const StateAgreement agreement,
-                      policy_->Agree(communicator, start_step, evaluated_step_, Deadline()));
+  StateAgreement agreement;
+  agreement.evaluated_step = evaluated_step_;
+  const absl::Status agreed = policy_->Agree(communicator, start_step, &agreement, Deadline());
+  evaluated_step_ = agreement.evaluated_step;
+  *holders = agreement.holders;
+  LS_RETURN_IF_ERROR(agreed);
   board_->step.store(committed_step(), std::memory_order_relaxed);
   if (agreement.copied) {
     LS_LOG_INFO << "has the state after step " << start_step << " from the other members";
-    evaluated_step_ = agreement.evaluated_step;
   }
-  *holders = agreement.holders;
   if (start_step == 0) {
     // What was evaluated of steps that are lost says nothing of those that are made again.
     evaluated_step_ = 0;
@@ -225,7 +227,7 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
     best_ = {};
     LS_RETURN_IF_ERROR(Resume(communicator, run_dir));
   } else {
-    evaluate_first_ = EvalDue(start_step) && agreement.evaluated_step < start_step;
+    evaluate_first_ = EvalDue(start_step) && evaluated_step_ < start_step;
     // Rank 0, which was to bring them before the first step, may have died over it. Those of this
     // very step are written from the state.
     const int64_t best_step = executor_->tracking().best_step;

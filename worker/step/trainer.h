@@ -113,8 +113,9 @@ class Trainer {
   // above, where `last` (null: nothing) has its reduction.
   absl::Status CatchUp(Communicator* last, int64_t start_step);
   // Brings the state to that after `start_step` with the other members; `holders` is set to
-  // the ranks that held it, in order. An evaluation of that step that was due and that not all who
-  // held it had made is the first thing of the generation. When the step is 0, the members go on
+  // the ranks that held it, in order, as soon as they are known: also when the copy of the state
+  // fails then. An evaluation of that step that was due and that not all who held it had made is
+  // the first thing of the generation, for all of them. When the step is 0, the members go on
   // from a checkpoint if there is one; `run_dir` then gets the best weights so far. Blocks. Errors:
   // as StatePolicy::Agree and RestoreState; InvalidArgument when it is of a step beyond the last
   // one.

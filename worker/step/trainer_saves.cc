@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a trainer saves outside its steps: alone, or with those that are left.
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +26,10 @@ bool Holds(const std::vector<engine::StateRange>& held, const engine::StateEntry
 
 Checkpointer::Decided Trainer::Decided() const {
   const int64_t best_step = executor_->tracking().best_step;
-  return {eval_, evaluated_step_, best_step, best_.step == best_step ? best_.sha256 : ""};
+  // One that not all have counted is made again, by whoever goes on.
+  const bool counted = eval_.has_value() && eval_->step() <= evaluated_step_;
+  return {counted ? eval_ : std::nullopt, evaluated_step_, best_step,
+          best_.step == best_step ? best_.sha256 : ""};
 }
 
 absl::StatusOr<std::string> Trainer::SaveAlone() {

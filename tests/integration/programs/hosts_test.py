@@ -91,6 +91,30 @@ class Hosts(HostsTest):
         self.assert_good(job, path)
         self.assertEqual(set(self.hosts_of(job)), {"h1", "h3"})
 
+    def test_a_death_as_an_evaluation_ends_costs_no_evaluation(self):
+        """Some have counted it then and others not, and a standby copies the state of all of them."""
+        def decided(folder):
+            [run] = glob.glob(os.path.join(self.dir, folder))
+            with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
+                lines = [json.loads(line) for line in file]
+            with open(os.path.join(run, "model/best.safetensors"), "rb") as file:
+                return {line["step"]: line for line in lines if line["kind"] == "eval"}, file.read()
+
+        self.up(3, 3)
+        text = harness.synthetic_job(
+            steps=60, hidden="[64]", train_extra="  eval: {every: 2 steps}\n  best: {metric: loss}\n",
+            extra="restart: {max_restarts: 9}\nelastic: {min_workers: 4}\nfailure_detection: 2s\n"
+                  'env: {LOCKSTEP_CHAOS: "kill rank:0@step:40/best"}\n')
+        path = self.write("job.yaml", re.sub(
+            r"resources: .*", "resources: {nodes: 2, nproc_per_node: 2, standby: 1, device: cpu}", text))
+        expected = self.alone(path)
+        for attempt in range(12):  # who has counted it is chance
+            with self.subTest(attempt):
+                job = self.submit(path)
+                status = self.assert_good(job, path, expected)
+                self.assertEqual(len(status["result"].get("faults", [])), 1, status)
+                self.assertEqual(decided(f"runs/*-{job}"), decided("alone/runs/*"))
+
     # --- what happens to the network ---
     def test_a_cable_that_is_out_for_ten_seconds(self):
         _, second = self.up(2, 2)

@@ -26,6 +26,22 @@ struct Rank {
   std::unique_ptr<engine::Pages> arena;
   std::unique_ptr<engine::Executor> executor;
   void* state = nullptr;
+  std::string node;  // of one that is reached by TCP from others
+};
+
+// Copies one bit wrongly.
+class DamagingCommunicator : public DyingCommunicator {
+ public:
+  DamagingCommunicator(Communicator* inner, int calls, bool damages)
+      : DyingCommunicator(inner, calls), damages_(damages) {}
+  absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) override {
+    absl::Status copied = DyingCommunicator::Replicate(data, bytes, have, deadline);
+    if (damages_ && !have) static_cast<char*>(data)[bytes / 2] ^= 1;
+    return copied;
+  }
+
+ private:
+  const bool damages_;
 };
 
 class RecoveryTest : public ::testing::Test {
@@ -33,13 +49,14 @@ class RecoveryTest : public ::testing::Test {
   RecoveryTest() : plan_(*engine::Plan::Compile(engine::SmallMlp())) {}
 
   void AddRank() { Add(std::make_unique<FakeTransport>(&network_, plan_->state_bytes() + 4096)); }
-  // On a host of its own, reached by TCP.
-  void AddHost() {
+  // On that host, which others reach by TCP.
+  void AddOn(const std::string& host) {
     HostsTransport::Options options;
     options.shm.arena_bytes = plan_->state_bytes() + 4096;
     auto transport = HostsTransport::Create(options);
     ASSERT_TRUE(transport.ok()) << transport.status();
     Add(*std::move(transport));
+    ranks_.back().node = host;
   }
   void Add(std::unique_ptr<Transport> transport) {
     Rank rank;
@@ -63,21 +80,34 @@ class RecoveryTest : public ::testing::Test {
     }
   }
 
+  // What is decided when the evaluation of that step, the best so far, has been counted.
+  static engine::Tracking Evaluated(int64_t step) {
+    engine::Tracking tracking;
+    tracking.evaluated_step = tracking.best_step = tracking.stop_step = step;
+    tracking.best = 0.5;
+    tracking.stop_best = 0.25;
+    tracking.stop_count = 2;
+    return tracking;
+  }
+
+  struct Result {
+    absl::Status status;
+    StateAgreement agreement;
+  };
   // AgreeOnState on every rank at once. Rank `dying`, if there is one, does so in its nth call.
-  std::vector<absl::StatusOr<StateAgreement>> Agree(int64_t start_step,
-                                                    const std::vector<int64_t>& evaluated,
-                                                    int dying = -1, int call = 0) {
+  std::vector<Result> Agree(int64_t start_step, const std::vector<int64_t>& evaluated,
+                            int dying = -1, int call = 0) {
     std::vector<GroupMember> members =
         GroupMembers(ranks_, [](const Rank& rank) -> Transport& { return *rank.transport; });
     for (GroupMember& member : members) {
       const int port = ranks_[static_cast<size_t>(member.rank)].transport->tcp_port();
       if (port == 0) continue;
-      member.node = absl::StrCat("node-", member.rank);
+      member.node = ranks_[static_cast<size_t>(member.rank)].node;
       member.tcp_addresses = {absl::StrCat("127.0.0.1:", port)};
     }
     ++generation_;
     const absl::Time deadline = absl::Now() + absl::Seconds(100);
-    std::vector<absl::StatusOr<StateAgreement>> results(ranks_.size(), absl::UnknownError(""));
+    std::vector<Result> results(ranks_.size());
     {
       std::vector<std::jthread> threads;
       for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -86,9 +116,12 @@ class RecoveryTest : public ::testing::Test {
           auto communicator = rank.transport->Connect(
               {generation_, "job", "secret", members, static_cast<int>(r)}, deadline);
           ASSERT_TRUE(communicator.ok()) << communicator.status();
-          DyingCommunicator mortal(communicator->get(), static_cast<int>(r) == dying ? call : -2);
-          results[r] = AgreeOnState(&mortal, rank.executor.get(), rank.state, plan_->state_bytes(),
-                                    start_step, evaluated[r], deadline);
+          DamagingCommunicator mortal(communicator->get(), static_cast<int>(r) == dying ? call : -2,
+                                      static_cast<int>(r) == damaged_);
+          results[r].agreement.evaluated_step = evaluated[r];
+          results[r].status =
+              AgreeOnState(&mortal, rank.executor.get(), rank.state, plan_->state_bytes(),
+                           start_step, &results[r].agreement, deadline);
         });
       }
     }
@@ -99,6 +132,7 @@ class RecoveryTest : public ::testing::Test {
   FakeNetwork network_;
   std::vector<Rank> ranks_;
   int64_t generation_ = 0;
+  int damaged_ = -1;  // the rank that copies wrongly
 };
 
 TEST_F(RecoveryTest, WhoHasAnotherStateGetsThatOfTheStartStep) {
@@ -107,10 +141,10 @@ TEST_F(RecoveryTest, WhoHasAnotherStateGetsThatOfTheStartStep) {
   Train(&ranks_[3], 5);
   const auto results = Agree(5, {0, 5, 0, 4});
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    ASSERT_TRUE(results[r].ok()) << results[r].status();
-    EXPECT_EQ(results[r]->first_holder(), 1);
-    EXPECT_EQ(results[r]->copied, r == 0 || r == 2);
-    EXPECT_EQ(results[r]->evaluated_step, 4);
+    ASSERT_TRUE(results[r].status.ok()) << results[r].status;
+    EXPECT_EQ(results[r].agreement.first_holder(), 1);
+    EXPECT_EQ(results[r].agreement.copied, r == 0 || r == 2);
+    EXPECT_EQ(results[r].agreement.evaluated_step, 4);
     EXPECT_EQ(ranks_[r].executor->committed_step(), 5);
     EXPECT_EQ(std::memcmp(ranks_[r].state, ranks_[1].state, plan_->state_bytes()), 0);
   }
@@ -130,14 +164,14 @@ TEST_F(RecoveryTest, WhoHasAnotherStateGetsThatOfTheStartStep) {
 // A survivor that did not get all of the last step's sums before its generation ended is one step
 // behind those that did. What is missing lay on hosts that may be gone: it takes the state.
 TEST_F(RecoveryTest, ASurvivorOnAnotherHostThatIsBehindTakesTheState) {
-  for (int i = 0; i < 3; ++i) AddHost();
+  for (const char* host : {"a", "b", "c"}) AddOn(host);
   Train(&ranks_[0], 5);
   Train(&ranks_[1], 4);
   const auto results = Agree(5, {0, 0, 0});
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    ASSERT_TRUE(results[r].ok()) << results[r].status();
-    EXPECT_EQ(results[r]->first_holder(), 0);
-    EXPECT_EQ(results[r]->copied, r != 0);
+    ASSERT_TRUE(results[r].status.ok()) << results[r].status;
+    EXPECT_EQ(results[r].agreement.first_holder(), 0);
+    EXPECT_EQ(results[r].agreement.copied, r != 0);
     EXPECT_EQ(ranks_[r].executor->committed_step(), 5);
     EXPECT_EQ(std::memcmp(ranks_[r].state, ranks_[0].state, plan_->state_bytes()), 0);
   }
@@ -153,52 +187,104 @@ TEST_F(RecoveryTest, WhoIsBehindKeepsItsStateUntilItHasTheNewOne) {
     Train(&ranks_[1], 4);
     const std::string before(static_cast<char*>(ranks_[1].state), plan_->state_bytes());
     const auto results = Agree(5, {0, 0, 0}, /*dying=*/0, call);
-    for (size_t r = 1; r < 3; ++r) EXPECT_FALSE(results[r].ok());
+    for (size_t r = 1; r < 3; ++r) EXPECT_FALSE(results[r].status.ok());
     EXPECT_EQ(ranks_[1].executor->committed_step(), 4);
     EXPECT_EQ(std::memcmp(ranks_[1].state, before.data(), before.size()), 0);
     EXPECT_EQ(ranks_[2].executor->committed_step(), 0);  // it is new
+    // Who had it is known to all as soon as it is copied.
+    for (size_t r = 1; call > 0 && r < 3; ++r) {
+      EXPECT_THAT(results[r].agreement.holders, ::testing::ElementsAre(0));
+    }
     ranks_.erase(ranks_.begin());
-    for (const auto& result : Agree(4, {0, 0})) EXPECT_TRUE(result.ok()) << result.status();
+    for (const auto& result : Agree(4, {0, 0})) EXPECT_TRUE(result.status.ok()) << result.status;
     EXPECT_EQ(std::memcmp(ranks_[1].state, before.data(), before.size()), 0);
   }
 }
 
-// A holder that has counted the evaluation of the step and one that has not: the copy is like one
-// of them and no mixture.
+// A holder that has counted the evaluation of the step and one that has not: all go on as the
+// latter, so that all make it again.
 TEST_F(RecoveryTest, DecisionsAboutEvaluationsComeFromOneHolder) {
+  for (const bool over_hosts : {false, true}) {
+    SCOPED_TRACE(over_hosts);
+    ranks_.clear();
+    for (const char* host : {"a", "a", "b"}) {
+      if (over_hosts) {
+        AddOn(host);
+      } else {
+        AddRank();
+      }
+    }
+    Train(&ranks_[0], 3);
+    Train(&ranks_[2], 3);
+    engine::Tracking before;
+    before.evaluated_step = before.best_step = 2;
+    before.best = 0.75;
+    ranks_[2].executor->SetTracking(before);
+    ranks_[0].executor->SetTracking(Evaluated(3));
+    const auto results = Agree(3, {3, 0, 2});
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      ASSERT_TRUE(results[r].status.ok()) << results[r].status;
+      EXPECT_EQ(results[r].agreement.evaluated_step, 2);
+      EXPECT_EQ(ranks_[r].executor->tracking().best_step, 2);
+      EXPECT_EQ(ranks_[r].executor->tracking().stop_count, 0);
+      EXPECT_EQ(std::memcmp(ranks_[r].state, ranks_[2].state, plan_->state_bytes()), 0);
+    }
+  }
+}
+
+TEST_F(RecoveryTest, HoldersAloneTakeTheSameDecisionsToo) {
+  for (int i = 0; i < 2; ++i) AddRank();
+  for (Rank& rank : ranks_) Train(&rank, 3);
+  ranks_[1].executor->SetTracking(Evaluated(3));
+  const auto results = Agree(3, {0, 3});
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    ASSERT_TRUE(results[r].status.ok()) << results[r].status;
+    EXPECT_EQ(results[r].agreement.evaluated_step, 0);
+    EXPECT_EQ(ranks_[r].executor->tracking().evaluated_step, 0);
+  }
+}
+
+// Should the copy fail, and the one that had not counted it be gone, it is made again all the same.
+TEST_F(RecoveryTest, WhoTakesDecisionsBackKnowsThatAlsoWhenTheCopyFails) {
   for (int i = 0; i < 3; ++i) AddRank();
   Train(&ranks_[0], 3);
   Train(&ranks_[1], 3);
-  engine::Tracking after;
-  after.evaluated_step = 3;
-  after.best_step = 3;
-  after.best = 0.5;
-  after.stop_step = 3;
-  after.stop_best = 0.25;
-  after.stop_count = 2;
-  ranks_[1].executor->SetTracking(after);
-  const auto results = Agree(3, {0, 3, 0});
-  ASSERT_TRUE(results[2].ok()) << results[2].status();
-  const engine::Tracking tracking = ranks_[2].executor->tracking();
-  EXPECT_EQ(tracking.evaluated_step, 0);
-  EXPECT_EQ(tracking.best_step, 0);
-  EXPECT_EQ(tracking.stop_count, 0);
-  EXPECT_EQ(results[2]->evaluated_step, 0);  // so that all evaluate it again
+  ranks_[0].executor->SetTracking(Evaluated(3));
+  const auto results = Agree(3, {3, 0, 0}, /*dying=*/2, /*call=*/2);
+  EXPECT_FALSE(results[0].status.ok());
+  EXPECT_EQ(results[0].agreement.evaluated_step, 0);
+  EXPECT_EQ(ranks_[0].executor->tracking().evaluated_step, 0);
+}
+
+// Another life of the one whose copy it is may have a good one: the job does not end for it.
+TEST_F(RecoveryTest, ACopyThatIsDamagedIsFoundByWhoMadeIt) {
+  for (int i = 0; i < 4; ++i) AddRank();
+  Train(&ranks_[0], 3);
+  Train(&ranks_[1], 3);
+  damaged_ = 2;
+  const auto results = Agree(3, {0, 0, 0, 0});
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    EXPECT_EQ(results[r].status.code(),
+              r == 2 ? absl::StatusCode::kUnavailable : absl::StatusCode::kOk);
+  }
+  EXPECT_THAT(std::string(results[2].status.message()),
+              ::testing::HasSubstr("is not what that rank has"));
+  EXPECT_EQ(ranks_[2].executor->committed_step(), 0);
 }
 
 TEST_F(RecoveryTest, AtTheStartAllHaveTheInitialState) {
   for (int i = 0; i < 2; ++i) AddRank();
   for (const auto& result : Agree(0, {0, 0})) {
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_FALSE(result->copied);
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_FALSE(result.agreement.copied);
   }
 }
 
 TEST_F(RecoveryTest, SaysWhenNobodyHasTheState) {
   for (int i = 0; i < 2; ++i) AddRank();
   for (const auto& result : Agree(9, {0, 0})) {
-    EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
-    EXPECT_THAT(std::string(result.status().message()), ::testing::HasSubstr("after step 9"));
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(result.status.message()), ::testing::HasSubstr("after step 9"));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "collectives/fake/fake_transport.h"
 #include "common/clock.h"
+#include "common/status.h"
 #include "gtest/gtest.h"
 #include "tests/unit/engine/mlp_job.h"
 #include "tests/unit/worker/group_members.h"
@@ -88,10 +89,10 @@ TEST_F(ReplicatedStateTest, EveryRankHasAllOfIt) {
 TEST_F(ReplicatedStateTest, WhoIsNewCopiesItAndReplicasAreAlike) {
   Step(&ranks_[1], 1);
   const auto agreed = InGeneration(1, [&](StatePolicy& policy, Communicator* communicator) {
-    const auto agreement = policy.Agree(communicator, 1, 0, deadline_);
-    if (!agreement.ok()) return agreement.status();
-    EXPECT_EQ(agreement->first_holder(), 1);
-    EXPECT_EQ(agreement->copied, communicator->rank() == 0);
+    StateAgreement agreement;
+    LS_RETURN_IF_ERROR(policy.Agree(communicator, 1, &agreement, deadline_));
+    EXPECT_EQ(agreement.first_holder(), 1);
+    EXPECT_EQ(agreement.copied, communicator->rank() == 0);
     return policy.CheckReplicas(communicator, 1, deadline_);
   });
   for (const absl::Status& status : agreed) EXPECT_TRUE(status.ok()) << status;

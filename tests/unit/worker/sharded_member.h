@@ -84,6 +84,7 @@ struct ShardedMember {
   char* state = nullptr;
   float* gradients = nullptr;
   std::string node;
+  int64_t evaluated_step = 0;
 };
 
 }  // namespace lockstep::worker

@@ -46,7 +46,7 @@ TEST_P(ShardedRecoveryTest, ADeathAtAnyPointOfAgreeingLosesNothing) {
             3,
             [&](Member* member, Communicator* communicator) {
               DyingCommunicator mortal(communicator, communicator->rank() == dying ? call : -2);
-              member->sharded->Agree(&mortal, 3, 0, Deadline()).status().IgnoreError();
+              Agree(member, &mortal, 3).IgnoreError();
               if (communicator->rank() == dying) died = mortal.died();
             },
             /*agree=*/false);
@@ -75,7 +75,7 @@ TEST_P(ShardedRecoveryTest, MomentsThatJoinersHaveCopiedAreTheirs) {
       [&](Member* member, Communicator* communicator) {
         ToldCommunicator told(communicator);
         const bool joins = communicator->rank() >= kOld;
-        const auto agreed = member->sharded->Agree(joins ? &told : communicator, 2, 0, Deadline());
+        const absl::Status agreed = Agree(member, joins ? &told : communicator, 2);
         EXPECT_EQ(agreed.ok(), !joins);
       },
       /*agree=*/false);
@@ -105,7 +105,7 @@ TEST_P(ShardedRecoveryTest, WhoIsBehindKeepsWhatItHasUntilAllHaveMore) {
             step,
             [&, step](Member* member, Communicator* communicator) {
               DyingCommunicator mortal(communicator, communicator->rank() == dying ? calls : -2);
-              member->sharded->Agree(&mortal, step, 0, Deadline()).status().IgnoreError();
+              Agree(member, &mortal, step).IgnoreError();
               if (communicator->rank() == dying) died = mortal.died();
             },
             /*agree=*/false);
@@ -147,7 +147,7 @@ TEST_P(ShardedRecoveryTest, WhoHasPutItsStateBackStandsWhereAJoinerSaysMore) {
           [&, step](Member* member, Communicator* communicator) {
             const bool dies = calls >= 0 && communicator->rank() == 0;
             DyingCommunicator mortal(communicator, dies ? calls : -2);
-            member->sharded->Agree(&mortal, step, 0, Deadline()).status().IgnoreError();
+            Agree(member, &mortal, step).IgnoreError();
             if (dies) died = mortal.died();
           },
           /*agree=*/false);
@@ -178,9 +178,9 @@ TEST_P(ShardedRecoveryTest, WhenBothHoldersAreGoneAllGoBackToTheStart) {
   Generation(
       3,
       [&](Member* member, Communicator* communicator) {
-        const auto agreed = member->sharded->Agree(communicator, 3, 0, Deadline());
-        EXPECT_EQ(agreed.status().code(), absl::StatusCode::kAborted);
-        EXPECT_THAT(std::string(agreed.status().message()), ::testing::HasSubstr("both holders"));
+        const absl::Status agreed = Agree(member, communicator, 3);
+        EXPECT_EQ(agreed.code(), absl::StatusCode::kAborted);
+        EXPECT_THAT(std::string(agreed.message()), ::testing::HasSubstr("both holders"));
         EXPECT_EQ(member->executor->begun_step(), 0);
       },
       /*agree=*/false);
@@ -203,7 +203,7 @@ TEST_P(ShardedRecoveryTest, OneWithoutMemoryForItsNewPartEndsNobodyElse) {
   Generation(
       2,
       [&](Member* member, Communicator* communicator) {
-        const absl::Status agreed = member->sharded->Agree(communicator, 2, 0, Deadline()).status();
+        const absl::Status agreed = Agree(member, communicator, 2);
         EXPECT_EQ(agreed.code(), member == poor ? absl::StatusCode::kResourceExhausted
                                                 : absl::StatusCode::kAborted)
             << agreed;
@@ -216,6 +216,27 @@ TEST_P(ShardedRecoveryTest, OneWithoutMemoryForItsNewPartEndsNobodyElse) {
     Train(member, communicator, 1);
     ExpectState(*member, communicator, 3);
   });
+}
+
+// Some have counted the evaluation of the step, others not: all go on as the latter, so that all
+// make it again.
+TEST_P(ShardedRecoveryTest, DecisionsAboutEvaluationsComeFromOneHolder) {
+  for (const bool joins : {false, true}) {
+    members_.clear();
+    for (int i = 0; i < 3; ++i) Add();
+    Generation(0, [&](Member* member, Communicator* communicator) {
+      Train(member, communicator, 2);
+      if (communicator->rank() == 1) return;
+      member->executor->SetTracking({.evaluated_step = 2, .best_step = 2, .best = 0.5});
+      member->evaluated_step = 2;
+    });
+    if (joins) Add();
+    Generation(2, [&](Member* member, Communicator* communicator) {
+      EXPECT_EQ(member->evaluated_step, 0);
+      EXPECT_EQ(member->executor->tracking().best_step, 0);
+      ExpectState(*member, communicator, 2);
+    });
+  }
 }
 
 TEST_P(ShardedRecoveryTest, AStartThatIsMadeAgainTakesNoMemoryTwice) {

@@ -94,6 +94,14 @@ class ShardedStateTest : public ::testing::TestWithParam<Mode> {
     ASSERT_TRUE(member->sharded->Begin(step, absl::MakeConstSpan(&reduced, 1)).ok());
   }
 
+  static absl::Status Agree(Member* member, Communicator* communicator, int64_t start_step) {
+    StateAgreement agreement;
+    agreement.evaluated_step = member->evaluated_step;
+    absl::Status agreed = member->sharded->Agree(communicator, start_step, &agreement, Deadline());
+    member->evaluated_step = agreement.evaluated_step;
+    return agreed;
+  }
+
   using Body = std::function<void(Member*, Communicator*)>;
   // All members in a new generation: `body` on a thread each, after Agree when `agree` is set.
   void Generation(int64_t start_step, const Body& body, bool agree = true) {
@@ -109,9 +117,8 @@ class ShardedStateTest : public ::testing::TestWithParam<Mode> {
             {generation_, "job", "", group, static_cast<int>(r)}, Deadline());
         ASSERT_TRUE(communicator.ok()) << communicator.status();
         if (agree) {
-          const auto agreed =
-              member->sharded->Agree(communicator->get(), start_step, 0, Deadline());
-          ASSERT_TRUE(agreed.ok()) << agreed.status();
+          const absl::Status agreed = Agree(member, communicator->get(), start_step);
+          ASSERT_TRUE(agreed.ok()) << agreed;
         }
         body(member, communicator->get());
         // Nobody's memory goes before all are done with it.

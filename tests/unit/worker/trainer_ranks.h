@@ -25,6 +25,7 @@
 #include "tests/unit/worker/fake_session.h"
 #include "tests/unit/worker/group_members.h"
 #include "tests/unit/worker/small_job.h"
+#include "worker/checkpoint/checkpoint_layout.h"
 #include "worker/step/trainer.h"
 
 namespace lockstep::worker {
@@ -64,11 +65,13 @@ struct TrainerRank {
     trainer = *std::move(created);
   }
   // Has it save in `folder`, begin with what is there, and write the results of `run` beside it.
-  void SaveIn(const std::string& folder, const std::string& run, bool reproducible = true) {
+  void SaveIn(const std::string& folder, const std::string& run, bool reproducible = true,
+              size_t part_bytes = CheckpointLayout::kPartBytes) {
     Checkpointer::Settings settings;
     settings.storage = &storage;
     settings.clock = Clock::Real();
     settings.folder = folder + "/saved";
+    settings.part_bytes = part_bytes;
     settings.worker = transport.address();
     settings.identity.run = run;
     settings.identity.plan_hash = trainer->plan().hash();
