@@ -314,7 +314,7 @@ class Worker {
     }
     drained_ = outcome->drained;
     rank_ = group.rank;
-    first_of_host_ = generation.members(group.rank).local_rank() == 0;
+    first_of_host_ = FirstRanks(generation)[static_cast<size_t>(group.rank)] == group.rank;
     done_ = !outcome->regrouped;
     return absl::OkStatus();
   }

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -18,6 +17,7 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "worker/checkpoint/checkpoint_identity.h"
+#include "worker/control/membership.h"
 
 namespace lockstep::worker {
 namespace {
@@ -25,16 +25,6 @@ namespace {
 constexpr const char* kPrefix = ".seen-";
 // Marks are there for as long as a generation begins; nobody looks for one that is so old.
 constexpr int64_t kOldSeconds = 3600;
-
-// By rank: the first one of its host.
-std::vector<int> FirstRanks(const Generation& generation) {
-  std::map<std::string, int> first;
-  std::vector<int> firsts;
-  for (const Member& member : generation.members()) {
-    firsts.push_back(first.try_emplace(member.address().node_id(), member.rank()).first->second);
-  }
-  return firsts;
-}
 
 // Unguessable without the generation's secret, and another one for each folder.
 std::string Nonce(const Generation& generation, const std::string& path) {

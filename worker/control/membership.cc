@@ -42,6 +42,15 @@ GroupSpec GroupOf(const Generation& generation, const WorkerBootstrap& bootstrap
   return group;
 }
 
+std::vector<int> FirstRanks(const Generation& generation) {
+  std::map<std::string, int> first;
+  std::vector<int> firsts;
+  for (const Member& member : generation.members()) {
+    firsts.push_back(first.try_emplace(member.address().node_id(), member.rank()).first->second);
+  }
+  return firsts;
+}
+
 bool IsElsewhere(const GroupSpec& group, int rank, const std::string& node_id) {
   return rank >= 0 && group.members[static_cast<size_t>(rank)].node != node_id;
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "collectives/communicator.h"
 #include "collectives/group_end.h"
@@ -18,6 +19,10 @@ namespace lockstep::worker {
 // The generation, as the worker that was started with `bootstrap` joins it; its rank is -1 when it
 // is no member.
 GroupSpec GroupOf(const Generation& generation, const WorkerBootstrap& bootstrap);
+
+// Returns, by rank, the lowest rank on its node: a place there may be empty, or another's by now,
+// so that Member::local_rank says nothing of it.
+std::vector<int> FirstRanks(const Generation& generation);
 
 // Returns whether `rank` is a member on another node than `node_id`.
 bool IsElsewhere(const GroupSpec& group, int rank, const std::string& node_id);

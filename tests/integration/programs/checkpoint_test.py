@@ -318,6 +318,23 @@ class Checkpoints(harness.ProgramTest):
         self.assertEqual(code, 0, err)
         self.assert_nothing_left()
 
+    def test_data_that_is_written_to_is_said_though_the_first_worker_of_its_host_died(self):
+        self.write("train.csv", "".join(f"{i % 7},{i * 5 % 11},{i % 3}\n" for i in range(500)))
+        text = job(nproc=2, extra=CHECKPOINT + "elastic: {min_workers: 2}\n")
+        text = re.sub(r"data: .*", "data: {csv: {train: train.csv, test: train.csv}}", text)
+        path = self.write("tiny.yaml", text)
+        self.pace()
+        # So slowly that the spare is ready by then.
+        child = self.start("launcher", "chaos", "--set", "resources.standby=1", "--kill", "rank:0@step:150", path,
+                           env=harness.PACED)
+        self.assertTrue(any("a standby takes over" in line for line in child.stderr))
+        os.utime(self.in_dir("train.csv"))
+        self.unpace()
+        code, _, err = self.finish(child, 60)
+        self.assertEqual(code, 0, err)
+        said = "files of the data were replaced or written to since this worker opened them"
+        self.assertEqual(err.count(said), 1, err)
+
     def test_a_file_that_is_never_opened_may_be_anything(self):
         """Where nothing is evaluated, the test split is no part of the training."""
         self.write("train.csv", "".join(f"{i % 7},{i * 5 % 11},{i % 3}\n" for i in range(500)))

@@ -10,6 +10,8 @@
 namespace lockstep::worker {
 namespace {
 
+using ::testing::ElementsAre;
+
 // Two workers on each of three nodes, with a shard and a half for each.
 Generation Six() {
   Generation generation;
@@ -47,6 +49,15 @@ TEST(SurvivorsOfTest, ThoseThatAreLeftHaveAllShardsInTheirOrder) {
     EXPECT_EQ(member.shard_begin(), 3 * rank);
     EXPECT_EQ(member.shard_end(), 3 * rank + 3);
   }
+}
+
+// Who takes a dead worker's place has another one, and so have those that stay when it is given up.
+TEST(FirstRanksTest, TheLowestRankOfANodeIsItsFirstWhateverItsPlaceThere) {
+  Generation generation = Six();
+  EXPECT_THAT(FirstRanks(generation), ElementsAre(0, 0, 2, 2, 4, 4));
+  for (Member& member : *generation.mutable_members()) member.set_local_rank(member.rank() + 1);
+  generation.mutable_members(1)->mutable_address()->set_node_id("node-2");
+  EXPECT_THAT(FirstRanks(generation), ElementsAre(0, 1, 2, 2, 1, 1));
 }
 
 TEST(GroupOfTest, LifeSlotsAreThoseOfTheOwnNode) {
