@@ -334,7 +334,7 @@ class Worker {
     absl::Status written = WorkOnDisk(&board_, clock_, [&](const std::function<bool()>&) {
       return WriteRankProfile(run_dir, trainer_->profiler()->Result(rank));
     });
-    LS_RETURN_IF_ERROR(communicator->Barrier(clock_->Now() + kCollectiveLimit));
+    LS_RETURN_IF_ERROR(communicator->Barrier(trainer_->Deadline()));
     if (written.ok() && rank == 0) {
       written = WorkOnDisk(&board_, clock_, [&](const std::function<bool()>&) {
         return MergeProfiles(run_dir, communicator->world_size(), job_.profile().sort());

@@ -100,13 +100,9 @@ void ControlLink::LoseCoordinator() {
     absl::MutexLock lock(&mu_);
     CarryOut(machine_.LoseCoordinator());
     drain_.store(machine_.drain(), std::memory_order_relaxed);
+    lost_.store(machine_.lost(), std::memory_order_relaxed);
   }
   changed_.NotifyAll();
-}
-
-bool ControlLink::coordinator_lost() const {
-  absl::MutexLock lock(&mu_);
-  return machine_.lost();
 }
 
 void ControlLink::SendHeartbeat(const WorkerHeartbeat& heartbeat) {

@@ -68,7 +68,7 @@ class ControlLink {
   // There will never be a coordinator again: whoever waits for one waits no more, and the job is to
   // stop as if it were drained.
   void LoseCoordinator();
-  bool coordinator_lost() const;
+  bool coordinator_lost() const { return lost_.load(std::memory_order_relaxed); }
 
   // Queue a message and return at once. A heartbeat replaces one that has not left yet.
   void SendHeartbeat(const WorkerHeartbeat& heartbeat);
@@ -107,6 +107,7 @@ class ControlLink {
   const coordinator::ClientOptions options_;
   const Open open_;
   std::atomic<bool> drain_{false};
+  std::atomic<bool> lost_{false};
   std::atomic<bool> connected_{false};
   std::atomic<int64_t> regroup_{0};
 

@@ -16,8 +16,16 @@
 #include "worker/step/non_finite_ranks.h"
 
 namespace lockstep::worker {
+namespace {
 
-absl::Time Trainer::Deadline() const { return clock_->Now() + kCollectiveLimit; }
+// Of what members do together when there is no coordinator any more: they save and leave.
+constexpr absl::Duration kLimitAlone = absl::Hours(1);
+
+}  // namespace
+
+absl::Time Trainer::Deadline() const {
+  return link_->coordinator_lost() ? clock_->Now() + kLimitAlone : absl::InfiniteFuture();
+}
 
 double Trainer::samples_per_second() const {
   if (train_seconds_ <= 0) return 0;

@@ -50,10 +50,6 @@
 
 namespace lockstep::worker {
 
-// A member that stands still is found by the coordinator (it misses heartbeats or progress), which
-// ends the generation; this bound is only for when there is no coordinator to do so.
-inline constexpr absl::Duration kCollectiveLimit = absl::Hours(1);
-
 // How a generation ended, when it was not aborted.
 struct TrainOutcome {
   bool drained = false;    // stopped early because it was asked to
@@ -144,6 +140,11 @@ class Trainer {
   int64_t begun_step() const { return executor_->begun_step(); }
   double epochs_done() const { return compiled_.sampler->EpochsAfter(committed_step()); }
   double train_seconds() const { return train_seconds_; }
+  // Returns where a collective gives up that begins now. A member that stands still is found by the
+  // coordinator (it misses heartbeats, progress or start_timeout), which ends the generation:
+  // whatever moves takes as long as it takes. Only where the coordinator is lost for good, so that
+  // nobody would end it, there is a bound.
+  absl::Time Deadline() const;
   double samples_per_second() const;
   // The newest evaluation, if there was one.
   const std::optional<EvalResult>& eval() const { return eval_; }
@@ -172,8 +173,6 @@ class Trainer {
   absl::Status MakeObservers();
   // One step. header_ says what all ranks are to do after it.
   absl::Status Step(Communicator* communicator, ShardRange held, RunRecord* record);
-  // Where a collective gives up.
-  absl::Time Deadline() const;
   void NoteFirstCommit();
   // Forward and backward of the shards that this worker holds.
   absl::Status RunShards(Communicator* communicator, ShardRange held, int64_t step);

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -31,6 +32,39 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 class TrainerTest : public TrainerRanks {};
+
+// Notes the earliest deadline.
+class NotingDeadlines : public PartsCommunicator {
+ public:
+  NotingDeadlines(std::unique_ptr<Communicator> inner, absl::Time* earliest)
+      : PartsCommunicator(std::move(inner)), earliest_(*earliest) {}
+  absl::StatusOr<absl::Span<const Slice>> TreeReduce(const TreeReduceArgs& args,
+                                                     absl::Time deadline) override {
+    earliest_ = std::min(earliest_, deadline);
+    return PartsCommunicator::TreeReduce(args, deadline);
+  }
+  absl::Status AllGather(const void* input, void* output, int64_t count, DType dtype,
+                         absl::Time deadline) override {
+    earliest_ = std::min(earliest_, deadline);
+    return PartsCommunicator::AllGather(input, output, count, dtype, deadline);
+  }
+  absl::Status Replicate(void* data, int64_t bytes, bool have, absl::Time deadline) override {
+    earliest_ = std::min(earliest_, deadline);
+    return PartsCommunicator::Replicate(data, bytes, have, deadline);
+  }
+  absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op, ReduceOrder order,
+                         absl::Time deadline) override {
+    earliest_ = std::min(earliest_, deadline);
+    return PartsCommunicator::AllReduce(data, count, dtype, op, order, deadline);
+  }
+  absl::Status WaitCommitted(int64_t step, absl::Time deadline) override {
+    earliest_ = std::min(earliest_, deadline);
+    return PartsCommunicator::WaitCommitted(step, deadline);
+  }
+
+ private:
+  absl::Time& earliest_;
+};
 
 TEST_F(TrainerTest, AnyNumberOfRanksGivesTheSameState) {
   const Ranks alone = Undisturbed();
@@ -133,6 +167,28 @@ TEST_F(TrainerTest, MembersThatRegroupGoOnWithANewcomer) {
   EXPECT_THAT(stepped, testing::ElementsAre(false, true));
   for (const auto& rank : ranks) EXPECT_NE(rank->board.restored, 0);
   ExpectSameAs(alone, ranks);
+}
+
+// Whoever watches ends a generation in which nothing moves: what moves takes as long as it takes.
+TEST_F(TrainerTest, WhereACoordinatorWatchesNothingHasADeadline) {
+  Ranks ranks = Start(1);
+  for (const auto& rank : ranks) rank->SaveIn(folder_, "run");
+  RegroupAfterFirstStep(ranks[0].get());
+  for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  ranks.push_back(std::make_unique<TrainerRank>(job_, &network_));
+  ranks[1]->SaveIn(folder_, "run");
+  ranks[0]->AfterFirstStep(nullptr);
+  std::vector<absl::Time> earliest(2, absl::InfiniteFuture());
+  for (size_t r = 0; r < 2; ++r) {
+    ranks[r]->wrap = [&earliest, r](std::unique_ptr<Communicator> inner) {
+      return std::make_unique<NotingDeadlines>(std::move(inner), &earliest[r]);
+    };
+  }
+  const int64_t step = ranks[0]->trainer->committed_step();
+  for (const auto& outcome : Run(ranks, step)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_THAT(earliest, Each(absl::InfiniteFuture()));
+  ranks[0]->link.LoseCoordinator();
+  EXPECT_LT(ranks[0]->trainer->Deadline(), absl::InfiniteFuture()) << "nobody else ends it";
 }
 
 TEST_F(TrainerTest, AnAbortedGenerationLosesNoStepThatWasCommitted) {
