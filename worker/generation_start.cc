@@ -45,18 +45,16 @@ absl::Status LookAtFolders(const GenerationStart& own, const Generation& generat
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int>> JoinGeneration(const GenerationStart& own,
-                                                const Generation& generation,
-                                                Communicator* communicator) {
+absl::Status JoinGeneration(const GenerationStart& own, const Generation& generation,
+                            Communicator* communicator, std::vector<int>* holders) {
+  holders->clear();
   own.resume->previous_generation = generation.previous_generation();
   LS_RETURN_IF_ERROR(LookAtFolders(own, generation, communicator));
   LS_RETURN_IF_ERROR(CompareWithBegan(own, generation, communicator));
   own.resume->newest.reset();
   if (generation.has_newest_checkpoint()) own.resume->newest = generation.newest_checkpoint();
-  std::vector<int> holders;
-  LS_RETURN_IF_ERROR(own.trainer->JoinState(communicator, generation.start_step(),
-                                            RunDir(*own.assignment), &holders));
-  return holders;
+  return own.trainer->JoinState(communicator, generation.start_step(), RunDir(*own.assignment),
+                                holders);
 }
 
 }  // namespace lockstep::worker

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "common/clock.h"
 #include "proto/coordinator.pb.h"
@@ -36,11 +35,11 @@ struct GenerationStart {
 absl::Status LookAtFolders(const GenerationStart& own, const Generation& generation,
                            Communicator* communicator);
 
-// That, and all else up to the state that the generation begins with. Returns the ranks that had
-// it, in order. Blocks. Errors: as LookAtFolder and Trainer::JoinState.
-absl::StatusOr<std::vector<int>> JoinGeneration(const GenerationStart& own,
-                                                const Generation& generation,
-                                                Communicator* communicator);
+// That, and all else up to the state that the generation begins with. `holders` is set as by
+// Trainer::JoinState; empty: they are not known. Blocks. Errors: as LookAtFolder and
+// Trainer::JoinState.
+absl::Status JoinGeneration(const GenerationStart& own, const Generation& generation,
+                            Communicator* communicator, std::vector<int>* holders);
 
 }  // namespace lockstep::worker
 

@@ -348,11 +348,15 @@ class Worker {
 
   absl::StatusOr<TrainOutcome> Train(const Generation& generation, Communicator* communicator,
                                      ShardRange held) {
-    LS_ASSIGN_OR_RETURN(const std::vector<int> holders,
-                        JoinGeneration(Own(), generation, communicator));
-    const RecordWriter::Part part =
-        record_writer_.InGeneration(generation, communicator->rank(), holders);
-    record_->SetWriter(part.writes, part.remembered);
+    std::vector<int> holders;
+    const absl::Status joined = JoinGeneration(Own(), generation, communicator, &holders);
+    RecordWriter::Part part;
+    // Also when it failed then: in the next generation nobody sees that a member had been behind.
+    if (!holders.empty()) {
+      part = record_writer_.InGeneration(generation, communicator->rank(), holders);
+      record_->SetWriter(part.writes, part.remembered);
+    }
+    LS_RETURN_IF_ERROR(joined);
     // As in on_durable. Of what it owes, the rank of part 0 knows nothing.
     if (!part.writes && checkpointer_ != nullptr && record_->Owes()) {
       board_.Enter(SAVING);  // who waits for a disk is not taken for one that does not leave

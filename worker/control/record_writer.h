@@ -27,7 +27,8 @@ class RecordWriter {
   };
 
   // This worker is `rank` of `generation`, in which the ranks `holders`, of which there is one at
-  // least, had the state that it goes on from.
+  // least, had the state that it goes on from. To be called once that is known, also when the
+  // generation ends before all have the state: in the next one nobody is behind any more.
   Part InGeneration(const Generation& generation, int rank, const std::vector<int>& holders) {
     std::map<std::string, int64_t> since;
     for (const Member& member : generation.members()) {

@@ -82,14 +82,15 @@ class PeerCallsTest : public TrainerRanks {
           WorkerAssignment assignment;
           assignment.set_run_dir(folder_ + "/run");
           *assignment.mutable_spec() = job.compiled.job;
-          const auto holders = JoinGeneration({.assignment = &assignment,
-                                               .clock = Clock::Real(),
-                                               .trainer = rank.trainer.get(),
-                                               .checkpointer = rank.checkpointer.get(),
-                                               .resume = &rank.source,
-                                               .data_stamp = 7},
-                                              generation, rank.last.get());
-          ASSERT_TRUE(holders.ok()) << holders.status();
+          std::vector<int> holders;
+          const absl::Status joined = JoinGeneration({.assignment = &assignment,
+                                                      .clock = Clock::Real(),
+                                                      .trainer = rank.trainer.get(),
+                                                      .checkpointer = rank.checkpointer.get(),
+                                                      .resume = &rank.source,
+                                                      .data_stamp = 7},
+                                                     generation, rank.last.get(), &holders);
+          ASSERT_TRUE(joined.ok()) << joined;
           const auto outcome =
               rank.trainer->RunGeneration(rank.last.get(), members[r].shards, nullptr);
           ASSERT_TRUE(outcome.ok()) << outcome.status();

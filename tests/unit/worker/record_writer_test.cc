@@ -55,6 +55,14 @@ TEST(RecordWriterTest, WhatOneThatIsBehindDidNotWriteAnotherDoes) {
   EXPECT_FALSE(part.remembered) << "the first who has it does";
 }
 
+// 'a' is behind and copies the state; 'c' dies, and not all hear that the copy is made.
+TEST(RecordWriterTest, WhoKnowsThatOneIsBehindWritesThoughTheCopyFails) {
+  RecordWriter writer;
+  writer.InGeneration(Of({"a", "b"}), 1, {0, 1});
+  EXPECT_TRUE(writer.InGeneration(Of({"a", "b", "c"}), 1, {1}).remembered);
+  EXPECT_FALSE(writer.InGeneration(Of({"a", "b"}), 1, {0, 1}).remembered) << "it has done it";
+}
+
 TEST(RecordWriterTest, ANewcomerHasNothingToWriteForAnother) {
   RecordWriter survivor;
   survivor.InGeneration(Of({"a", "b"}), 1, {0});
