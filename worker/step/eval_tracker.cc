@@ -52,7 +52,7 @@ engine::Tracking TrackEval(const Train& train, const EvalResult& eval,
 engine::Tracking GoOnTracking(const Train& train, const Train& before,
                               const engine::Tracking& tracking) {
   engine::Tracking after = tracking;
-  if (train.has_best() && train.best().metric() != before.best().metric()) {
+  if (!train.has_best() || train.best().metric() != before.best().metric()) {
     after.best = 0;
     after.best_step = 0;
   }

@@ -19,7 +19,7 @@ engine::Tracking TrackEval(const Train& train, const EvalResult& eval,
                            const engine::Tracking& before);
 
 // Returns `tracking`, of a run with the section `before`, as one with `train` goes on with it: what
-// is the best by another metric is none by this one.
+// is the best by another metric is none by this one, nor where none is kept.
 engine::Tracking GoOnTracking(const Train& train, const Train& before,
                               const engine::Tracking& tracking);
 

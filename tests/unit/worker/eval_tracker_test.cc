@@ -76,7 +76,7 @@ TEST(EvalTracker, WhatIsBestByAnotherMetricIsNone) {
   const engine::Tracking same = GoOnTracking(before, before, saved);
   EXPECT_EQ(same.best_step, 10);
   EXPECT_EQ(same.stop_count, 1);
-  EXPECT_EQ(GoOnTracking(Train(), before, saved).best_step, 10) << "it asks for none";
+  EXPECT_EQ(GoOnTracking(Train(), before, saved).best_step, 0) << "its weights are kept no more";
   Train train = before;
   train.mutable_early_stop()->set_metric("loss");
   engine::Tracking now = GoOnTracking(train, before, saved);
