@@ -221,6 +221,8 @@ std::optional<ReducedStep> HostsCommunicator::NewestReduce() const {
 
 void HostsCommunicator::ReleaseDead() {
   TakeBack();  // it reads the memory of the host's ranks
+  // So do frames that were begun; what is left of them is copied before any of that memory goes.
+  context_.mesh->Leave(group_.local->CheckAlive());
   // A step that was whole here has been finished before this; another one is taken from who has it.
   if (!newest_is_own_ && !group_.local->CheckAlive().ok()) newest_.reset();
   group_.local->ReleaseDead();

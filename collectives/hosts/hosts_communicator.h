@@ -92,6 +92,7 @@ class HostsCommunicator : public Communicator, public ControlPlane {
   absl::Status WaitCommitted(int64_t step, absl::Time deadline) override;
   std::vector<int64_t> CommittedSteps() const override;
   std::optional<ReducedStep> NewestReduce() const override;
+  // Also says goodbye to the other hosts: this rank is done with the generation.
   void ReleaseDead() override;
 
   void Abort(const std::string& reason) override { group_.local->Abort(reason); }

@@ -124,6 +124,45 @@ TEST(HostsFaultsTest, AKilledRankIsNamedAmidPartsThatWereBegun) {
   }
 }
 
+// Rank 2 dies while the other rank of its host sends what it holds, from where it lies, to a host
+// that reads nothing: half a frame is gone. Every second frame is of its memory, so again and
+// again.
+TEST(HostsFaultsTest, TheMemoryOfADeadRankIsGivenUpAmidAFrameOfIt) {
+  constexpr int64_t kCount = 6 << 20;
+  const std::vector<ElementRange> parts = {{0, kCount / 2}, {kCount / 2, kCount}};
+  for (int round = 0; round < 8; ++round) {
+    Processes job(
+        3, 3,
+        [&](Communicator& c, Transport& transport, int socket) -> std::string {
+          const NodeBuffer node{{c.rank(), c.rank() + 1},
+                                *transport.vectors().Allocate(kCount, "a node")};
+          TreeReduceArgs args;
+          args.nodes = absl::MakeConstSpan(&node, 1);
+          args.count = kCount;
+          args.result = const_cast<float*>(node.data);
+          args.parts = parts;
+          for (size_t part = 0; c.rank() != 1 && part < parts.size(); ++part) {
+            LS_CHECK(c.BeginPart(args, MuchLater()).ok());
+          }
+          LS_CHECK(SendFds(socket, "begun", {}).ok());
+          if (c.rank() != 0) ::pause();
+          LS_CHECK(RecvFds(socket).ok());
+          c.Abort("it is over");
+          c.ReleaseDead();
+          return "released";
+        },
+        {"a", "b", "a"}, kCount * sizeof(float) + (1 << 20));
+    for (int r = 0; r < 3; ++r) ASSERT_EQ(job.Receive(r), "begun");
+    job.page().WaitForDeath(1, absl::Milliseconds(50));  // nobody dies: time to fill the connection
+    job.Kill(2);
+    ASSERT_TRUE(job.page().WaitForDeath(2, absl::Seconds(60)));
+    job.Send(0, "go on");
+    EXPECT_EQ(job.Receive(0), "released") << "round " << round;
+    job.Kill(1);
+    ASSERT_TRUE(job.EndsWell(0)) << "round " << round;
+  }
+}
+
 // Rank 1 never comes: the others wait, then tell when they heard of its death. How long that took
 // the last one, in nanoseconds.
 int64_t HearOfADeath(const std::vector<std::string>& nodes) {

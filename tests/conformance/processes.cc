@@ -21,8 +21,9 @@ namespace lockstep {
 
 absl::Time MuchLater() { return absl::Now() + absl::Seconds(100); }
 
-Processes::Processes(int world, int shards, const Body& body, const std::vector<std::string>& nodes)
-    : nodes_(nodes) {
+Processes::Processes(int world, int shards, const Body& body, const std::vector<std::string>& nodes,
+                     size_t arena_bytes)
+    : nodes_(nodes), arena_bytes_(arena_bytes) {
   auto page = LifePage::Create();
   LS_CHECK(page.ok()) << page.status().ToString();
   page_ = *std::move(page);
@@ -40,6 +41,7 @@ Processes::Processes(int world, int shards, const Body& body, const std::vector<
 
 Processes::~Processes() {
   for (const pid_t pid : pids_) {
+    if (pid < 0) continue;
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
   }
@@ -48,6 +50,16 @@ Processes::~Processes() {
 std::string Processes::Receive(int rank) {
   auto message = RecvFds(sockets_[static_cast<size_t>(rank)].get());
   return message.ok() ? message->data : absl::StrCat("lost: ", message.status().ToString());
+}
+
+void Processes::Send(int rank, const std::string& message) {
+  LS_CHECK(SendFds(sockets_[static_cast<size_t>(rank)].get(), message, {}).ok());
+}
+
+bool Processes::EndsWell(int rank) {
+  int status = 0;
+  ::waitpid(std::exchange(pids_[static_cast<size_t>(rank)], -1), &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 void Processes::Kill(int rank) { ::kill(pids_[static_cast<size_t>(rank)], SIGKILL); }
@@ -76,7 +88,7 @@ void Processes::Child(int rank, int socket, const Body& body) {
   LS_CHECK(life.ok());
   LS_CHECK((*life)->Take(rank).ok());
   HostsTransport::Options options;
-  options.shm.arena_bytes = 8 << 20;
+  options.shm.arena_bytes = arena_bytes_;
   options.shm.life = life->get();
   absl::StatusOr<std::unique_ptr<Transport>> transport;
   if (nodes_.empty()) {

@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,12 +26,17 @@ class Processes {
   // message.
   using Body = std::function<std::string(Communicator&, Transport&, int socket)>;
 
-  // `nodes` by rank; empty: all on one, over shared memory alone.
-  Processes(int world, int shards, const Body& body, const std::vector<std::string>& nodes = {});
+  // `nodes` by rank; empty: all on one, over shared memory alone. `arena_bytes` of each rank.
+  Processes(int world, int shards, const Body& body, const std::vector<std::string>& nodes = {},
+            size_t arena_bytes = 8 << 20);
   ~Processes();
 
   // The next message of a rank.
   std::string Receive(int rank);
+  // A message to a rank, which receives it from its socket.
+  void Send(int rank, const std::string& message);
+  // Blocks until a rank has ended. Returns whether it came to its own end.
+  bool EndsWell(int rank);
   void Kill(int rank);
   void Stop(int rank);
   LifePage& page() { return *page_; }
@@ -40,6 +46,7 @@ class Processes {
   void Child(int rank, int socket, const Body& body);
 
   const std::vector<std::string> nodes_;
+  const size_t arena_bytes_;
   std::unique_ptr<LifePage> page_;
   std::vector<UniqueFd> sockets_;
   std::vector<pid_t> pids_;
