@@ -137,4 +137,9 @@ int64_t ChunkGrid::NextOf(int64_t k, int size, int index) const {
   return k;
 }
 
+ScatterBlock FitScatterBlock(int64_t elements, int most) {
+  const auto ranks = static_cast<int>(std::min<int64_t>(most, elements));
+  return {ranks, elements / ranks};
+}
+
 }  // namespace lockstep

@@ -90,6 +90,16 @@ class ChunkGrid {
   std::vector<int64_t> first_;  // chunk of each slice, then how many there are
 };
 
+// What a block of a reduce_scatter holds for a host: so many elements of the part of each of so
+// many of its ranks.
+struct ScatterBlock {
+  int ranks = 0;
+  int64_t elements = 0;
+};
+// A block of at most `elements`, for as many ranks at a time as can be: all of a host, of which
+// none has more than `most`, where each has an element. REQUIRES: both are at least 1.
+ScatterBlock FitScatterBlock(int64_t elements, int most);
+
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_COLLECTIVES_HOSTS_HOST_GROUPS_H_

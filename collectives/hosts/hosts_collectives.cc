@@ -156,37 +156,46 @@ absl::Status HostsCommunicator::ReduceScatter(const void* input, void* output, i
   });
 }
 
-// A block for a host holds the same piece of the part of each of its ranks.
+// A block for a host holds the same piece of the part of each of its ranks, or of some of them
+// where they are very many.
 absl::Status HostsCommunicator::ReduceScatterBlocks(const char* input, char* output,
                                                     const Operation& operation,
                                                     absl::Time deadline) {
   const size_t size = SizeOf(operation.dtype);
-  const auto piece = static_cast<int64_t>(block_bytes_ / size) / group_.hosts.most();
+  const int most = group_.hosts.most();
+  const ScatterBlock fits = FitScatterBlock(static_cast<int64_t>(block_bytes_ / size), most);
   std::vector<std::vector<char>> packed(static_cast<size_t>(group_.hosts.hosts()));
   Given given;
-  for (int64_t begin = 0; begin < operation.count; begin += piece) {
-    const int64_t elements = std::min(piece, operation.count - begin);
-    const size_t bytes = static_cast<size_t>(elements) * size;
-    const auto give = [&](int host) {
-      std::vector<char>& block = packed[static_cast<size_t>(host)];
-      block.resize(bytes * static_cast<size_t>(group_.hosts.size(host)));
-      char* at = block.data();
-      for (const int r : group_.hosts.ranks[static_cast<size_t>(host)]) {
-        Copy(at, input + static_cast<size_t>(r * operation.count + begin) * size, bytes);
-        at += bytes;
-      }
-      return absl::MakeConstSpan(block);
+  for (int first = 0; first < most; first += fits.ranks) {
+    // The ranks of a host whose turn it is.
+    const auto ranks_of = [&](int host) {
+      return absl::MakeConstSpan(group_.hosts.ranks[static_cast<size_t>(host)])
+          .subspan(static_cast<size_t>(std::min(first, group_.hosts.size(host))),
+                   static_cast<size_t>(fits.ranks));
     };
-    LS_RETURN_IF_ERROR(MoveBlock(
-        operation, give,
-        [&](int, int host) { return bytes * static_cast<size_t>(group_.hosts.size(host)); }, &given,
-        deadline));
-    std::vector<const void*> inputs;
-    for (const char* each : given) {
-      inputs.push_back(each + bytes * static_cast<size_t>(context_.my_index()));
+    const int place = context_.my_index() - first;
+    for (int64_t begin = 0; begin < operation.count; begin += fits.elements) {
+      const int64_t elements = std::min(fits.elements, operation.count - begin);
+      const size_t bytes = static_cast<size_t>(elements) * size;
+      const auto give = [&](int host) {
+        std::vector<char>& block = packed[static_cast<size_t>(host)];
+        block.resize(bytes * ranks_of(host).size());
+        char* at = block.data();
+        for (const int r : ranks_of(host)) {
+          Copy(at, input + static_cast<size_t>(r * operation.count + begin) * size, bytes);
+          at += bytes;
+        }
+        return absl::MakeConstSpan(block);
+      };
+      LS_RETURN_IF_ERROR(MoveBlock(
+          operation, give, [&](int, int host) { return bytes * ranks_of(host).size(); }, &given,
+          deadline));
+      if (place < 0 || place >= fits.ranks) continue;
+      std::vector<const void*> inputs;
+      for (const char* each : given) inputs.push_back(each + bytes * static_cast<size_t>(place));
+      ReduceInOrder(inputs, output + static_cast<size_t>(begin) * size, elements, operation.dtype,
+                    operation.reduce);
     }
-    ReduceInOrder(inputs, output + static_cast<size_t>(begin) * size, elements, operation.dtype,
-                  operation.reduce);
   }
   return absl::OkStatus();
 }

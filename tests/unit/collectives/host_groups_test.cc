@@ -78,6 +78,15 @@ TEST(HostGroupsTest, MembersMustCoverTheTree) {
   EXPECT_EQ(DealTree(members, GroupByHost(members)).status().code(), absl::StatusCode::kInternal);
 }
 
+TEST(ScatterBlockTest, AnyNumberOfRanksHasAnElementInEachTurn) {
+  const ScatterBlock few = FitScatterBlock(1000, 3);
+  EXPECT_EQ(few.ranks, 3);
+  EXPECT_EQ(few.elements, 333);
+  const ScatterBlock many = FitScatterBlock(504, 512);
+  EXPECT_EQ(many.ranks, 504);
+  EXPECT_EQ(many.elements, 1);
+}
+
 TEST(ChunkGridTest, ChunksOfAllPiecesCoverTheSliceOnce) {
   for (const int pieces : {1, 2, 3, 5}) {
     for (const int64_t size : {0, 1, 16, 100, 1000, 4097}) {
