@@ -466,15 +466,16 @@ class Worker {
   ProgressBoard board_;
   OpenedData data_;
   std::unique_ptr<Transport> transport_;
-  // Of the generation that this worker was in last; what was reduced in it stays readable.
-  std::unique_ptr<Communicator> last_communicator_;
   Survivors survivors_;
   std::unique_ptr<RunRecord> record_;
   std::unique_ptr<FaultInjector> faults_;
   ControlLink link_;
   std::unique_ptr<Trainer> trainer_;
+  // Of the generation that this worker was in last; what was reduced in it stays readable. A
+  // reduction that has begun uses what the trainer has.
+  std::unique_ptr<Communicator> last_communicator_;
   ResumeSource resume_;
-  std::unique_ptr<Checkpointer> checkpointer_;  // reads the trainer's state
+  std::unique_ptr<Checkpointer> checkpointer_;  // reads the trainer's state, and peers' memory
   std::unique_ptr<Telemetry> telemetry_;
   std::string plan_told_;
   std::string device_hash_;
