@@ -327,7 +327,7 @@ class Transport {
 
   // Joins the generation: reaches every member and maps its memory; returns when all members have
   // connected to this one too. Blocks. Errors: Aborted, DeadlineExceeded (names the missing),
-  // FailedPrecondition (a peer of another build).
+  // FailedPrecondition (a peer of another build), ResourceExhausted (more ranks than can be).
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupSpec& group,
                                                                 absl::Time deadline) = 0;
 

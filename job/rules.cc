@@ -152,6 +152,11 @@ void Rules::CheckRanksPerNode() {
                          "' both say how many workers each host has"));
     }
   }
+  const std::vector<int> ranks = RanksPerNode(spec_);
+  const std::string why = WhyTooManyOnAHost(*std::max_element(ranks.begin(), ranks.end()), spec_);
+  if (!why.empty() && !flags_) {
+    Error({"resources.ranks_per_node", "resources.nproc_per_node"}, why);
+  }
   if (list.empty()) return;
   if (resources.nodes() != list.size()) {
     Error({"resources.nodes"},

@@ -72,16 +72,19 @@ std::shared_ptr<AbortFlag> ShmTransport::BeginConnect(int64_t generation) {
 
 absl::Status ShmTransport::CheckMembers(const GroupSpec& spec) {
   const int world = static_cast<int>(spec.members.size());
-  if (IndexOf(spec) < 0 || world > kMaxRanksOfHost || spec.generation < 0 ||
-      spec.generation >= 1 << 24) {
+  if (IndexOf(spec) < 0 || spec.generation < 0 || spec.generation >= 1 << 24) {
     return absl::InternalError(absl::StrCat("generation ", spec.generation, " of ", world,
-                                            " members (at most ", kMaxRanksOfHost,
-                                            " on a host) has no rank ", spec.rank));
+                                            " members has no rank ", spec.rank));
   }
   const GroupMember& self = spec.members[static_cast<size_t>(IndexOf(spec))];
   for (const GroupMember& member : spec.members) {
     if (member.node == self.node || member.node.empty() || self.node.empty()) continue;
     return NoAddress(self, member, member.rank);
+  }
+  if (world > kMaxRanksOfHost) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "generation ", spec.generation, " has ", world, " ranks on one host, and at most ",
+        kMaxRanksOfHost, " share their memory: fewer of them have to be on it"));
   }
   for (int i = 1; i < world; ++i) {
     if (spec.members[i].rank <= spec.members[i - 1].rank) {

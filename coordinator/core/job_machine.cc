@@ -108,6 +108,11 @@ absl::Status CheckSpec(const JobSpec& spec) {
     return absl::InvalidArgumentError(absl::StrCat("a job has at most ", kMaxWorkers,
                                                    " workers; asked for ", nodes, " x ", per_node));
   }
+  const std::vector<int> ranks = job::RanksPerNode(spec);
+  const int most = *std::max_element(ranks.begin(), ranks.end());
+  if (const std::string why = job::WhyTooManyOnAHost(most, spec); !why.empty()) {
+    return absl::InvalidArgumentError(why);
+  }
   LS_RETURN_IF_ERROR(CheckMostWorkers(spec));
   if (spec.has_run()) {
     if (spec.run().command_size() > 0) return absl::OkStatus();

@@ -42,6 +42,12 @@ int MostProcesses(const JobSpec& spec) {
   return MostWorkers(spec) + std::max(0, spec.resources().standby());
 }
 
+std::string WhyTooManyOnAHost(int ranks, const JobSpec& spec) {
+  if (!spec.has_train() || ranks <= kMostTrainersOfHost) return "";
+  return absl::StrCat(ranks, " workers on one host: at most ", kMostTrainersOfHost,
+                      " of a job that trains share their memory there; use more hosts");
+}
+
 std::string TooManyWorkers(int64_t workers, int64_t shards) {
   return absl::StrCat(workers, " workers for ", shards, shards == 1 ? " shard" : " shards",
                       ": a worker needs at least one shard of the batch");
@@ -106,6 +112,10 @@ absl::Status OverrideWorkers(int nodes, int nproc_per_node, JobSpec* spec) {
         absl::StrCat(nodes, " nodes x ", nproc_per_node, " workers: both must be at least 1"));
   }
   if (absl::Status status = CheckShards(workers, *spec); !status.ok()) return status;
+  if (const std::string why = WhyTooManyOnAHost(nproc_per_node, *spec); !why.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job '", spec->name(), "' cannot be admitted: ", why));
+  }
   spec->mutable_resources()->set_nodes(nodes);
   spec->mutable_resources()->set_nproc_per_node(nproc_per_node);
   spec->mutable_resources()->clear_ranks_per_node();

@@ -35,13 +35,19 @@ bool IsUncounted(const JobSpec& spec);
 // ("cpu" or "cuda"). Errors: as OverrideWorkers.
 absl::Status SetCounted(const std::vector<int>& ranks, const std::string& device, JobSpec* spec);
 
+// So many workers of a job that trains share their memory on one host, at most; commands share
+// none.
+inline constexpr int kMostTrainersOfHost = 512;
+// Why the job cannot have `ranks` workers on one host, in a sentence. Empty: it can.
+std::string WhyTooManyOnAHost(int ranks, const JobSpec& spec);
+
 // Why `workers` are too many for `shards`.
 std::string TooManyWorkers(int64_t workers, int64_t shards);
 
 // Runs the job with nodes x nproc_per_node workers instead of the file's number or list: sets
 // `resources`. What `elastic` states, `train.shards` and with it the result stay as they are.
 // Errors: InvalidArgument when a number is below 1; FailedPrecondition when the job has fewer
-// shards than workers. `spec` is unchanged then.
+// shards than workers, or more on a host than can be there. `spec` is unchanged then.
 absl::Status OverrideWorkers(int nodes, int nproc_per_node, JobSpec* spec);
 
 }  // namespace lockstep::job

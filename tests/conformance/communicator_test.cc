@@ -436,5 +436,17 @@ TEST_P(ErrorTest, TheNewestReduceIsKnownAfterAnAbort) {
 INSTANTIATE_TEST_SUITE_P(All, ErrorTest, testing::ValuesIn(kAllKinds),
                          [](const auto& info) { return Name(info.param); });
 
+TEST(MembersTest, MoreThanShareMemoryDoNotFitAHost) {
+  Cluster cluster(Kind::kShm, 1, 0);
+  GroupSpec spec = cluster.Spec(1, 0, 0);
+  while (spec.members.size() < 513) {
+    spec.members.push_back(spec.members.back());
+    ++spec.members.back().rank;
+  }
+  const absl::Status status = cluster.transport(0).Connect(spec, Never()).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("513 ranks on one host, and at most 512"));
+}
+
 }  // namespace
 }  // namespace lockstep

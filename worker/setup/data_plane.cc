@@ -12,18 +12,22 @@
 #include "collectives/hosts/hosts_transport.h"
 #include "collectives/nccl/nccl_library.h"
 #include "collectives/nccl/nccl_transport.h"
+#include "collectives/shm/layout.h"
 #include "collectives/shm/shm_transport.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "engine/cuda/module.h"
 #include "job/meaning/defaults.h"
+#include "job/meaning/workers.h"
 #include "worker/setup/cuda_queue.h"
 #include "worker/setup/job_plan.h"
 #include "worker/setup/nccl_settings.h"
 
 namespace lockstep::worker {
 namespace {
+
+static_assert(job::kMostTrainersOfHost == kMaxRanksOfHost);
 
 // OK, or why NCCL cannot reduce here.
 absl::Status NcclIsPossible(const JobSpec& job, const WorkerAssignment& assignment) {

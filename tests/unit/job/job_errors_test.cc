@@ -432,6 +432,8 @@ TEST(JobErrors, EveryKindOfTraining) {
       {"nccl={p2p_level: FAR}", "expected one of LOC, NVL, PIX, PXB, PHB, SYS"},
       {"nccl={min_ctas: 8, max_ctas: 4}", "'nccl.min_ctas' 8 is more than 'nccl.max_ctas' 4"},
       {"resources={ranks_per_node: [2, 0]}", "must be at least 1 and at most 4096"},
+      {"resources={nproc_per_node: 513}", "513 workers on one host: at most 512 of a job that"},
+      {"resources={ranks_per_node: [1, 600]}", "600 workers on one host: at most 512"},
       {"resources={nodes: 3, ranks_per_node: [2, 1]}",
        "'resources.nodes' is 3 and 'resources.ranks_per_node' has 2 hosts; leave 'nodes' out"},
       {"resources={nproc_per_node: 4, ranks_per_node: [2, 1]}",

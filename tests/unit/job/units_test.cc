@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "job/nearest_name.h"
 
@@ -107,6 +108,18 @@ TEST(Meaning, WorkersOfEachHost) {
   EXPECT_EQ(RanksPerNode(spec), (std::vector<int>{3, 1}));
   ASSERT_TRUE(OverrideWorkers(1, 2, &spec).ok());
   EXPECT_EQ(RanksPerNode(spec), std::vector<int>{2});
+}
+
+TEST(Meaning, AHostHasRoomForSoManyThatTrain) {
+  JobSpec spec;
+  ASSERT_TRUE(OverrideWorkers(1, 4096, &spec).ok()) << "commands share no memory";
+  spec.mutable_train()->set_shards(4096);
+  ASSERT_TRUE(OverrideWorkers(8, 512, &spec).ok());
+  const absl::Status status = OverrideWorkers(1, 513, &spec);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              testing::HasSubstr("513 workers on one host: at most"));
+  EXPECT_EQ(spec.resources().nproc_per_node(), 512);
 }
 
 TEST(Meaning, WorkersOfAJob) {
