@@ -3,16 +3,20 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/check.h"
 
 namespace lockstep {
 namespace {
 
 constexpr char kUrl[] = "lockstep/group-end";
+constexpr char kMissingUrl[] = "lockstep/missing";
 
 }  // namespace
 
@@ -48,6 +52,36 @@ GroupEnd EndOf(const absl::Status& status) {
   LS_CHECK(absl::SimpleAtoi(text.substr(1), &end.rank)) << text;
   end.cause = static_cast<EndCause>(text[0] - 'a');
   return end;
+}
+
+absl::Status WithMissing(absl::Status status, const std::vector<MissingRank>& missing) {
+  LS_CHECK(!status.ok());
+  // A line for each: its rank and the text.
+  std::string lines;
+  for (const MissingRank& each : missing) {
+    absl::StrAppend(&lines, each.rank, " ", absl::CEscape(each.text), "\n");
+  }
+  status.SetPayload(kMissingUrl, absl::Cord(lines));
+  return status;
+}
+
+std::vector<MissingRank> MissingOf(const absl::Status& status) {
+  std::vector<MissingRank> missing;
+  const absl::optional<absl::Cord> payload = status.GetPayload(kMissingUrl);
+  if (!payload.has_value()) {
+    const int lost = EndOf(status).lost_rank();
+    if (lost >= 0) missing.push_back({lost, std::string(status.message())});
+    return missing;
+  }
+  const std::string lines(*payload);
+  for (const absl::string_view line : absl::StrSplit(lines, '\n', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    MissingRank& each = missing.emplace_back();
+    LS_CHECK(absl::SimpleAtoi(parts.first, &each.rank) && absl::CUnescape(parts.second, &each.text))
+        << lines;
+  }
+  return missing;
 }
 
 }  // namespace lockstep

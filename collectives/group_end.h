@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "collectives/communicator.h"
@@ -49,6 +50,17 @@ absl::Status NoAddress(const GroupMember& without, const GroupMember& other, int
 
 // Returns what `status` carries; kTold when that is nothing.
 GroupEnd EndOf(const absl::Status& status);
+
+// A rank without which a generation does not come about, and what is known of it.
+struct MissingRank {
+  int rank = -1;
+  std::string text;
+};
+// `status`, an error, carrying all that are missing.
+absl::Status WithMissing(absl::Status status, const std::vector<MissingRank>& missing);
+// Returns what `status`, an error, carries of them; when that is nothing, the lost rank of EndOf,
+// if there is one, with the message.
+std::vector<MissingRank> MissingOf(const absl::Status& status);
 
 }  // namespace lockstep
 

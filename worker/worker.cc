@@ -322,7 +322,7 @@ class Worker {
   // The generation ended with `status`, of which this worker makes `end`.
   absl::Status Leave(const GroupSpec& group, const absl::Status& status, const GenerationEnd& end) {
     if (!end.not_met) survivors_.NoteLost(group, EndOf(status));
-    if (end.told.has_value()) link_.SendPeerLost(*end.told);
+    for (const PeerLost& lost : end.told) link_.SendPeerLost(lost);
     return end.status;
   }
 

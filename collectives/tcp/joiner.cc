@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "collectives/group_end.h"
+#include "collectives/tcp/farewells.h"
+#include "collectives/tcp/link.h"
 #include "collectives/tcp/socket_io.h"
 #include "common/clock.h"
 #include "common/status.h"
@@ -26,6 +28,8 @@ constexpr size_t kMostVisitors = 64;  // besides one for each peer
 constexpr absl::Duration kSlice = absl::Milliseconds(5);
 // Missing ranks of which all is said; of more, which they are.
 constexpr size_t kMostTold = 16;
+// How long the goodbye of who gives up may take: another generation follows.
+constexpr absl::Duration kLinger = absl::Seconds(1);
 
 }  // namespace
 
@@ -37,6 +41,7 @@ Joiner::Joiner(JoinOptions options)
     peer.member = &options_.group->members[static_cast<size_t>(rank)];
     peer.accepts = rank < self_.rank;
     peer.connection.rank = rank;
+    peer.troubles.resize(peer.member->tcp_addresses.size());
     peers_.push_back(std::move(peer));
   }
 }
@@ -46,12 +51,16 @@ absl::Status Joiner::Check() const {
     return absl::FailedPreconditionError(absl::StrCat(
         "generation ", options_.group->generation, " spans nodes and has no secret to prove with"));
   }
+  absl::Status first;
+  std::vector<MissingRank> missing;
   for (const Peer& peer : peers_) {
     // One without an address cannot connect either: nobody waits for it in vain.
     if (!peer.member->tcp_addresses.empty()) continue;
-    return NoAddress(*peer.member, self_, peer.connection.rank);
+    const absl::Status status = NoAddress(*peer.member, self_, peer.connection.rank);
+    missing.push_back({peer.connection.rank, std::string(status.message())});
+    first.Update(status);
   }
-  return absl::OkStatus();
+  return first.ok() ? first : WithMissing(first, missing);
 }
 
 bool Joiner::Complete() const {
@@ -59,28 +68,63 @@ bool Joiner::Complete() const {
 }
 
 absl::Status Joiner::Missing() const {
-  std::vector<std::string> missing;
-  std::vector<int> others;
-  int first = -1;
-  for (const Peer& peer : peers_) {
+  std::vector<MissingRank> missing;
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    const Peer& peer = peers_[i];
     if (peer.joined) continue;
-    if (first < 0) first = peer.connection.rank;
-    if (missing.size() == kMostTold) {
-      others.push_back(peer.connection.rank);
-      continue;
-    }
     missing.push_back(
-        peer.accepts
-            ? absl::StrCat(NameOf(self_), " cannot reach ", NameOf(*peer.member), peer.trouble)
-            : absl::StrCat(NameOf(*peer.member), " has not come to ", NameOf(self_)));
+        {peer.connection.rank,
+         peer.accepts
+             ? absl::StrCat(NameOf(self_), " cannot reach ", NameOf(*peer.member), TroublesOf(i))
+             : absl::StrCat(NameOf(*peer.member), " has not come to ", NameOf(self_))});
   }
-  std::string text = absl::StrJoin(missing, "; ");
+  std::vector<std::string> told;
+  std::vector<int> others;
+  for (const MissingRank& each : missing) {
+    if (told.size() < kMostTold) {
+      told.push_back(each.text);
+    } else {
+      others.push_back(each.rank);
+    }
+  }
+  std::string text = absl::StrJoin(told, "; ");
   if (!others.empty()) absl::StrAppend(&text, "; nor have ranks ", absl::StrJoin(others, ", "));
-  return WithEnd(absl::DeadlineExceededError(text), {EndCause::kPeerMissing, first});
+  return WithMissing(
+      WithEnd(absl::DeadlineExceededError(text), {EndCause::kPeerMissing, missing.front().rank}),
+      missing);
+}
+
+void Joiner::SayGoodbye(const absl::Status& why) {
+  std::vector<std::unique_ptr<Link>> links;
+  std::vector<Link*> open;
+  for (Peer& peer : peers_) {
+    if (!peer.joined) continue;
+    links.push_back(std::make_unique<Link>(std::move(peer.connection), options_.group->generation));
+    open.push_back(links.back().get());
+  }
+  Goodbye goodbye{why.code(), EndOf(why), std::string(why.message())};
+  // Whom only this rank has missed may live, and may have found all the others.
+  if (goodbye.end.cause == EndCause::kPeerMissing) {
+    goodbye.code = absl::StatusCode::kAborted;
+    goodbye.end.cause = EndCause::kUnreachable;
+  }
+  Farewells farewells;
+  farewells.Send(goodbye, open, -1);
+  farewells.AwaitTaken(Clock::Real()->Now() + kLinger);
 }
 
 absl::StatusOr<std::vector<Connection>> Joiner::Run(absl::Time deadline) {
   LS_RETURN_IF_ERROR(Check());
+  if (absl::Status joined = Join(deadline); !joined.ok()) {
+    SayGoodbye(joined);
+    return joined;
+  }
+  std::vector<Connection> connections;
+  for (Peer& peer : peers_) connections.push_back(std::move(peer.connection));
+  return connections;
+}
+
+absl::Status Joiner::Join(absl::Time deadline) {
   std::vector<pollfd> polled;
   while (!Complete()) {
     LS_RETURN_IF_ERROR(options_.alive());
@@ -120,9 +164,7 @@ absl::StatusOr<std::vector<Connection>> Joiner::Run(absl::Time deadline) {
     std::erase_if(attempts_, [](const auto& attempt) { return !attempt->socket.valid(); });
     std::erase_if(visitors_, [](const auto& visitor) { return !visitor->socket.valid(); });
   }
-  std::vector<Connection> connections;
-  for (Peer& peer : peers_) connections.push_back(std::move(peer.connection));
-  return connections;
+  return absl::OkStatus();
 }
 
 // ---- accepting ----

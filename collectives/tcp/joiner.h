@@ -3,7 +3,8 @@
 // higher rank connects, the lower accepts. Addresses of a peer are tried in their order, the next
 // one when one fails or does not answer within a quarter of a second; the first at which the right
 // peer proves itself is taken. Whoever else comes to the listener is turned away, and what comes
-// without a word goes after some seconds, or when too many such come.
+// without a word goes after some seconds, or when too many such come. Whoever gives up says why on
+// the connections that are joined.
 // Thread-safety: confined to the worker's main thread.
 #ifndef LOCKSTEP_COLLECTIVES_TCP_JOINER_H_
 #define LOCKSTEP_COLLECTIVES_TCP_JOINER_H_
@@ -44,9 +45,10 @@ class Joiner {
  public:
   explicit Joiner(JoinOptions options);
 
-  // Blocks until all are there. Errors: that of `alive`; DeadlineExceeded naming both ends of what
-  // is missing and what was met at each address, with the peer's rank (group_end.h);
-  // FailedPrecondition when a peer has no address or there is no secret.
+  // Blocks until all are there, and after an error until the peers that are joined have heard it,
+  // for a second at most. Errors: that of `alive`; DeadlineExceeded naming both ends of what
+  // is missing and what was met at each address, with the peers' ranks (group_end.h), also when a
+  // peer has no address; FailedPrecondition when there is no secret.
   absl::StatusOr<std::vector<Connection>> Run(absl::Time deadline);
 
  private:
@@ -76,12 +78,18 @@ class Joiner {
     size_t next_address = 0;
     absl::Time next_try = absl::InfinitePast();
     int rounds = 0;
-    std::string trouble;  // what the last tries met
+    std::vector<std::string> troubles;  // what the last try at each address met; empty: nothing yet
   };
 
   absl::Status Check() const;
+  // Moves until all are joined. Errors: as Run.
+  absl::Status Join(absl::Time deadline);
   bool Complete() const;
   absl::Status Missing() const;
+  // What stands in the way to the peer: of each address that was tried, what it met.
+  std::string TroublesOf(size_t peer) const;
+  // Tells those that are joined, who may have all that they need, why this rank gives up.
+  void SayGoodbye(const absl::Status& why);
 
   // ---- connecting (joiner_connect.cc) ----
   void StartTries(absl::Time now);

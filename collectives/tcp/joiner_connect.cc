@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "collectives/tcp/address.h"
 #include "collectives/tcp/joiner.h"
 #include "collectives/tcp/socket_io.h"
@@ -22,6 +23,7 @@ constexpr absl::Duration kHeadStart = absl::Milliseconds(250);
 constexpr absl::Duration kConnectWithin = absl::Seconds(3);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
+constexpr char kNoAnswer[] = "no answer";
 
 }  // namespace
 
@@ -29,7 +31,7 @@ void Joiner::StartTries(absl::Time now) {
   for (const auto& attempt : attempts_) {
     const bool hangs = attempt->stage == Attempt::Stage::kConnecting;
     if (hangs && now - attempt->begun > kConnectWithin) {
-      Failed(attempt.get(), "no answer");
+      Failed(attempt.get(), kNoAnswer);
     }
   }
   std::erase_if(attempts_, [](const auto& attempt) { return !attempt->socket.valid(); });
@@ -78,11 +80,30 @@ void Joiner::StartTry(size_t index, absl::Time now) {
   attempts_.push_back(std::move(attempt));
 }
 
+std::string Joiner::TroublesOf(size_t index) const {
+  std::vector<std::string> troubles = peers_[index].troubles;
+  for (const auto& attempt : attempts_) {
+    if (attempt->peer != index) continue;
+    std::string& trouble = troubles[attempt->address];
+    if (attempt->stage != Attempt::Stage::kConnecting) {
+      trouble = "connected, but the worker does not answer";
+    } else if (trouble.empty()) {
+      trouble = kNoAnswer;
+    }
+  }
+  std::vector<std::string> told;
+  for (size_t i = 0; i < troubles.size(); ++i) {
+    if (troubles[i].empty()) continue;
+    told.push_back(absl::StrCat(peers_[index].member->tcp_addresses[i], ": ", troubles[i]));
+  }
+  return told.empty() ? "" : absl::StrCat(" at ", absl::StrJoin(told, ", at "));
+}
+
 void Joiner::Failed(Attempt* attempt, const std::string& why) {
   attempt->socket.reset();
   Peer& peer = peers_[attempt->peer];
   if (peer.joined) return;
-  peer.trouble = absl::StrCat(" at ", peer.member->tcp_addresses[attempt->address], ": ", why);
+  peer.troubles[attempt->address] = why;
   // On to the next address at once; after the last one there is a pause.
   const absl::Time now = Clock::Real()->Now();
   const bool last = peer.next_address == peer.member->tcp_addresses.size();

@@ -89,7 +89,10 @@ std::string SayCuts(const Job& job) {
   constexpr size_t kSaid = 3;
   std::vector<std::string> said;
   for (size_t i = 0; i < std::min(kSaid, job.cuts.size()); ++i) said.push_back(job.cuts[i].text);
-  if (job.cuts.size() > kSaid) said.push_back(absl::StrCat(job.cuts.size() - kSaid, " more pairs"));
+  if (job.cuts.size() > kSaid) {
+    const size_t more = job.cuts.size() - kSaid;
+    said.push_back(absl::StrCat(more, more == 1 ? " more pair" : " more pairs"));
+  }
   return absl::StrJoin(said, "; ");
 }
 

@@ -29,6 +29,8 @@
 namespace lockstep {
 namespace {
 
+using testing::AnyOf;
+using testing::EndsWith;
 using testing::HasSubstr;
 
 absl::Time Never() { return absl::Now() + absl::Seconds(100); }
@@ -94,12 +96,31 @@ class Proxy {
   std::jthread thread_;
 };
 
+// Returns a port at which nobody listens.
+int ClosedPort() {
+  const auto gone = Listener::Open({{"127.0.0.1"}});
+  LS_CHECK(gone.ok());
+  return gone->port();
+}
+
 std::unique_ptr<HostsTransport> NewTransport() {
   HostsTransport::Options options;
   options.shm.arena_bytes = 1 << 20;
   auto transport = HostsTransport::Create(options);
   LS_CHECK(transport.ok()) << transport.status().ToString();
   return *std::move(transport);
+}
+
+// Member `rank`, on a host of its own ("a", "b", ...), found at `addresses`.
+GroupMember MemberAt(int rank, const Transport& transport, std::vector<std::string> addresses) {
+  GroupMember member;
+  member.rank = rank;
+  member.host = member.node = std::string(1, static_cast<char>('a' + rank));
+  member.shm_address = transport.address();
+  member.key = transport.key();
+  member.shards = {rank, rank + 1};
+  member.tcp_addresses = std::move(addresses);
+  return member;
 }
 
 // Two ranks, each on a host of its own.
@@ -110,16 +131,7 @@ struct Pair {
 
   GroupSpec Spec(int rank, int64_t generation = 1) const {
     GroupSpec spec{generation, "job", "the secret", {}, rank};
-    for (int r = 0; r < 2; ++r) {
-      GroupMember member;
-      member.rank = r;
-      member.host = member.node = r == 0 ? "a" : "b";
-      member.shm_address = transports[r]->address();
-      member.key = transports[r]->key();
-      member.shards = {r, r + 1};
-      member.tcp_addresses = addresses;
-      spec.members.push_back(member);
-    }
+    for (int r = 0; r < 2; ++r) spec.members.push_back(MemberAt(r, *transports[r], addresses));
     return spec;
   }
 
@@ -317,16 +329,60 @@ TEST(HostsStrangersTest, AddressesAreTriedInTurn) {
   // One where nobody listens, one that never answers, one that is none; then the right one.
   auto silent = Listener::Open({{"127.0.0.1"}});
   ASSERT_TRUE(silent.ok());
-  int closed = 0;
-  {
-    auto gone = Listener::Open({{"127.0.0.1"}});
-    ASSERT_TRUE(gone.ok());
-    closed = gone->port();
-  }
+  const int closed = ClosedPort();
   pair.addresses.insert(pair.addresses.begin(),
                         {absl::StrCat("127.0.0.1:", closed),
                          absl::StrCat("127.0.0.1:", silent->port()), "nowhere:1"});
   for (const absl::Status& status : pair.Run(SumManyTimes)) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(HostsStrangersTest, WhatWasMetAtEachAddressIsTold) {
+  Pair pair;
+  const auto silent = Listener::Open({{"127.0.0.1"}});  // its kernel accepts, and nobody else
+  ASSERT_TRUE(silent.ok());
+  pair.addresses = {absl::StrCat("127.0.0.1:", ClosedPort()),
+                    absl::StrCat("127.0.0.1:", silent->port())};
+  const std::string connected = "connected, but the worker does not answer";
+  const absl::Status missing = FailToConnect(*pair.transports[1], pair.Spec(1), connected);
+  EXPECT_EQ(missing.message(),
+            absl::StrCat("rank 1 (host b) cannot reach rank 0 (host a) at ", pair.addresses[0],
+                         ": Connection refused, at ", pair.addresses[1], ": ", connected));
+}
+
+// There is no way between ranks 1 and 2; rank 0 finds both, and hears from them what they met.
+TEST(HostsStrangersTest, WhoGivesUpIsNotTakenForDead) {
+  const std::unique_ptr<HostsTransport> transports[3] = {NewTransport(), NewTransport(),
+                                                         NewTransport()};
+  const int closed = ClosedPort();
+  absl::Status heard = absl::DeadlineExceededError("");
+  // Again with more time where rank 0 did not come to connect.
+  int64_t generation = 0;
+  for (absl::Duration limit = absl::Milliseconds(200);
+       absl::IsDeadlineExceeded(heard) && limit < absl::Minutes(1); limit *= 2) {
+    ++generation;
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank, limit, generation] {
+        GroupSpec spec{generation, "job", "the secret", {}, rank};
+        for (int r = 0; r < 3; ++r) {
+          const bool reached = rank == 0 || r == 0 || r == rank;
+          const int port = reached ? transports[r]->tcp_port() : closed;
+          spec.members.push_back(MemberAt(r, *transports[r], {absl::StrCat("127.0.0.1:", port)}));
+        }
+        auto joined = transports[rank]->Connect(spec, absl::Now() + limit);
+        EXPECT_TRUE(rank == 0 || absl::IsDeadlineExceeded(joined.status())) << joined.status();
+        if (rank == 0) heard = joined.ok() ? (*joined)->Barrier(Never()) : joined.status();
+      });
+    }
+  }
+  EXPECT_TRUE(absl::IsAborted(heard)) << heard;
+  const GroupEnd end = EndOf(heard);
+  EXPECT_EQ(end.cause, EndCause::kUnreachable) << heard;
+  EXPECT_TRUE(end.hearsay && (end.rank == 1 || end.rank == 2)) << heard;
+  EXPECT_THAT(std::string(heard.message()),
+              AnyOf(HasSubstr("rank 2 (host c) cannot reach rank 1 (host b) at 127.0.0.1:"),
+                    HasSubstr("rank 2 (host c) has not come to rank 1 (host b)")));
+  EXPECT_THAT(std::string(heard.message()), HasSubstr("(says rank "));
 }
 
 TEST(HostsStrangersTest, OverIpv6) {
@@ -355,12 +411,7 @@ TEST(HostsStrangersTest, ANodeWithoutAnAddressIsNamedAtOnceByLowerRanksToo) {
 
 TEST(HostsStrangersTest, WhoCannotBeReachedIsNamedWithBothEndsAndTheReason) {
   Pair pair;
-  int closed = 0;
-  {
-    auto gone = Listener::Open({{"127.0.0.1"}});
-    ASSERT_TRUE(gone.ok());
-    closed = gone->port();
-  }
+  const int closed = ClosedPort();
   pair.addresses = {absl::StrCat("127.0.0.1:", closed)};
   const std::string tried = absl::StrCat(" at 127.0.0.1:", closed, ": ");
   const absl::Status missing = FailToConnect(*pair.transports[1], pair.Spec(1), tried);
@@ -385,6 +436,11 @@ TEST(HostsStrangersTest, WhoCannotBeReachedIsNamedWithBothEndsAndTheReason) {
         "; nor have ranks 17, 18, 19"}) {
     EXPECT_THAT(std::string(all.message()), HasSubstr(named));
   }
+  const std::vector<MissingRank> each = MissingOf(all);
+  ASSERT_EQ(each.size(), 19u);
+  EXPECT_THAT(each[0].text, EndsWith("Connection refused"));
+  EXPECT_EQ(each[18].rank, 19);
+  EXPECT_EQ(each[18].text, "rank 19 (host h19) has not come to rank 1 (host b)");
   GroupSpec spec = pair.Spec(1);
   spec.reach_within = absl::Milliseconds(1);
   EXPECT_EQ(EndOf(pair.transports[1]->Connect(spec, Never()).status()),

@@ -73,8 +73,8 @@ class ControlLink {
   // Queue a message and return at once. A heartbeat replaces one that has not left yet.
   void SendHeartbeat(const WorkerHeartbeat& heartbeat);
   void SendEval(const EvalResult& eval);
-  // Whose rank is to blame for the end of the generation; -1: it is not known. Said again after a
-  // reconnect until there is another generation.
+  // Whose rank is to blame for the end of the generation, or one of those; -1: it is not known.
+  // Said again after a reconnect until there is another generation.
   void SendPeerLost(const PeerLost& lost);
   // Asks whether a checkpoint may appear, and blocks until that is known, for `timeout` at most: no
   // training depends on the coordinator, and the folder has an order of its own. Errors: Aborted

@@ -43,7 +43,7 @@ WorkerMessage ControlMachine::Hello() const {
 
 ControlMachine::Effects ControlMachine::Connected() {
   Effects effects;
-  if (connected_before_ && lost_peer_.has_value()) effects.messages.push_back(*lost_peer_);
+  if (connected_before_) effects.messages = lost_peers_;
   // Before the end, which says from where the job can go on.
   if (connected_before_ && offer_.has_value()) effects.messages.push_back(*offer_);
   if (connected_before_ && standing_.has_value()) effects.messages.push_back(*standing_);
@@ -123,10 +123,11 @@ void ControlMachine::End(int64_t generation, const std::string& reason, Effects*
 }
 
 ControlMachine::Effects ControlMachine::LostPeer(const PeerLost& lost) {
-  lost_peer_ = NewMessage();
-  *lost_peer_->mutable_peer_lost() = lost;
+  WorkerMessage message = NewMessage();
+  *message.mutable_peer_lost() = lost;
+  lost_peers_.push_back(message);
   Effects effects;
-  effects.messages.push_back(*lost_peer_);
+  effects.messages.push_back(std::move(message));
   return effects;
 }
 
@@ -182,7 +183,7 @@ bool ControlMachine::HasGeneration(int64_t after) const {
 
 Generation ControlMachine::TakeGeneration(int64_t after) {
   LS_CHECK(HasGeneration(after)) << after;
-  lost_peer_.reset();
+  lost_peers_.clear();
   standing_.reset();
   if (newest_.has_value() && newest_->generation() > ended_through_) return *newest_;
   Generation ended;

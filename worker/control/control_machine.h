@@ -34,7 +34,7 @@ class ControlMachine {
   // ---- the session ----
   // The first message of a connection.
   WorkerMessage Hello() const;
-  // A connection is up. On all but the first what stands is said again: whom it lost in the
+  // A connection is up. On all but the first what stands is said again: all whom it lost in the
   // generation that it has left, then the newest of ready and finished, while they are still true.
   Effects Connected();
   // A coordinator with a lower epoch than the newest that was obeyed, of the same cluster, is one
@@ -49,7 +49,7 @@ class ControlMachine {
   // ---- the main thread ----
   // A message in this worker's name, still empty.
   WorkerMessage NewMessage() const;
-  // It lost a peer in the generation that it leaves; said before it is ready.
+  // It lost a peer in the generation that it leaves, maybe one of several; said before it is ready.
   Effects LostPeer(const PeerLost& lost);
   // It stands between generations.
   Effects Ready(const WorkerReady& ready);
@@ -93,7 +93,7 @@ class ControlMachine {
   std::string cluster_id_;
   int64_t epoch_;
   bool connected_before_ = false;
-  std::optional<WorkerMessage> lost_peer_;
+  std::vector<WorkerMessage> lost_peers_;
   std::optional<WorkerMessage> standing_;
   std::optional<Generation> newest_;
   std::optional<Exit> exit_;

@@ -5,8 +5,8 @@
 #ifndef LOCKSTEP_WORKER_CONTROL_GENERATION_END_H_
 #define LOCKSTEP_WORKER_CONTROL_GENERATION_END_H_
 
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -17,7 +17,7 @@ namespace lockstep::worker {
 
 struct GenerationEnd {
   // What the coordinator is told; nothing: this worker knows of nobody to name.
-  std::optional<PeerLost> told;
+  std::vector<PeerLost> told;
   // Aborted: the next generation follows. Anything else ends the worker.
   absl::Status status;
   // The members did not find each other, so nothing is known of how one ended.
@@ -27,8 +27,8 @@ struct GenerationEnd {
 // GroupSpec::reach_within: the coordinator has to hear soon who cannot be reached.
 absl::Duration ReachPatience(const JobSpec& job);
 
-// The members could not be joined, for `status`. A member elsewhere that cannot be reached is the
-// coordinator's to judge.
+// The members could not be joined, for `status`. Members elsewhere that cannot be reached are the
+// coordinator's to judge: one of each node is named.
 GenerationEnd AfterNoConnection(const GroupSpec& group, const std::string& node_id,
                                 const absl::Status& status);
 

@@ -2,6 +2,7 @@
 """A job over several hosts (network namespaces): the same bits as on one, whatever their network does."""
 
 import glob
+import itertools
 import json
 import os
 import re
@@ -179,6 +180,19 @@ class Hosts(HostsTest):
         self.assertEqual(set(self.hosts_of(job)), {"h1", "h2"}, "of two the higher one goes")
         status = self.assert_good(job, path)
         self.assertRegex(json.dumps(status["result"].get("faults", [])), "h[23] cannot reach h[23]: ")
+        self.assertEqual(int(status.get("restarts", 0)), 0, status)
+
+    def test_hosts_that_are_cut_into_halves(self):
+        hosts = self.up(1, 1, 1, 1)
+        for near, far in itertools.product(hosts[:2], hosts[2:]):
+            near.hear_nothing_from(far)
+            far.hear_nothing_from(near)
+        path = self.job_file("nodes: 4, nproc_per_node: 1", extra="elastic: {min_workers: 2}\n")
+        job = self.submit(path)
+        wait_until(lambda: self.step(job) > 0, 40, "the half that stays trains")
+        self.assertEqual(set(self.hosts_of(job)), {"h1", "h2"}, "of two the higher one goes")
+        status = self.assert_good(job, path)
+        self.assertEqual(int(status["generation"]), 2, "one look at all that is cut is enough")
         self.assertEqual(int(status.get("restarts", 0)), 0, status)
 
     def test_large_packets_are_lost_between_two_of_three_hosts(self):

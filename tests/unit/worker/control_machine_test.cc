@@ -74,17 +74,22 @@ TEST_F(ControlMachineTest, AGenerationIsInTheMailboxUntilItIsTaken) {
   EXPECT_EQ(machine_.TakeGeneration(3).generation(), 4);
 }
 
-TEST_F(ControlMachineTest, WhomItLostIsSaidAgainBeforeItIsReadyUntilThereIsAnotherGeneration) {
+TEST_F(ControlMachineTest, AllWhomItLostAreSaidAgainBeforeItIsReadyUntilThereIsAnotherGeneration) {
   machine_.Connected();
   PeerLost lost;
   lost.set_generation(1);
-  lost.set_rank(2);
-  EXPECT_THAT(machine_.LostPeer(lost).messages, SizeIs(1));
+  for (const int rank : {2, 4}) {
+    lost.set_rank(rank);
+    const std::vector<WorkerMessage> said = machine_.LostPeer(lost).messages;
+    ASSERT_THAT(said, SizeIs(1));
+    EXPECT_EQ(said[0].peer_lost().rank(), rank);
+  }
   machine_.Ready(ReadyAfter(7));
   const std::vector<WorkerMessage> again = machine_.Connected().messages;
-  ASSERT_THAT(again, SizeIs(2));
+  ASSERT_THAT(again, SizeIs(3));
   EXPECT_EQ(again[0].peer_lost().rank(), 2);
-  EXPECT_TRUE(again[1].has_ready());
+  EXPECT_EQ(again[1].peer_lost().rank(), 4);
+  EXPECT_TRUE(again[2].has_ready());
   Begin(2);
   machine_.TakeGeneration(1);
   EXPECT_THAT(machine_.Connected().messages, IsEmpty());

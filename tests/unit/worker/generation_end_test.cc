@@ -27,11 +27,11 @@ absl::Status Ended(EndCause cause, int rank) {
 }
 
 void ExpectTold(const GenerationEnd& end, int rank, PeerLost::Kind kind) {
-  ASSERT_TRUE(end.told.has_value());
-  EXPECT_EQ(end.told->generation(), 7);
-  EXPECT_EQ(end.told->rank(), rank);
-  EXPECT_EQ(end.told->kind(), kind) << PeerLost::Kind_Name(end.told->kind());
-  EXPECT_EQ(end.told->detail(), "as it was");
+  ASSERT_EQ(end.told.size(), 1u);
+  EXPECT_EQ(end.told[0].generation(), 7);
+  EXPECT_EQ(end.told[0].rank(), rank);
+  EXPECT_EQ(end.told[0].kind(), kind) << PeerLost::Kind_Name(end.told[0].kind());
+  EXPECT_EQ(end.told[0].detail(), "as it was");
 }
 
 TEST(AfterFailureTest, WhoDiedHereIsNamed) {
@@ -53,7 +53,7 @@ TEST(AfterFailureTest, TheWayBetweenTwoOthersIsNotItsOwn) {
 
 TEST(AfterFailureTest, WhatIsToldIsText) {
   const absl::Status status = WithEnd(absl::AbortedError("c\xe9.txt"), {EndCause::kPeerDied, 1});
-  EXPECT_EQ(AfterFailure(Three(), "here", status).told->detail(), "c\\xe9.txt");
+  EXPECT_EQ(AfterFailure(Three(), "here", status).told.at(0).detail(), "c\\xe9.txt");
 }
 
 TEST(AfterFailureTest, TheNetworksFaultEndsNoWorker) {
@@ -69,7 +69,7 @@ TEST(AfterFailureTest, AnEndThatNobodyIsToBlameForIsToldWithoutARank) {
 
 TEST(AfterFailureTest, ItsOwnFailureIsNobodyElses) {
   const GenerationEnd end = AfterFailure(Three(), "here", absl::DataLossError("a bad file"));
-  EXPECT_FALSE(end.told.has_value());
+  EXPECT_TRUE(end.told.empty());
   EXPECT_EQ(end.status, absl::DataLossError("a bad file"));
 }
 
@@ -89,12 +89,44 @@ TEST(AfterNoConnectionTest, ANodeWithoutAnAddressIsOutOfReachFromBothSides) {
     const absl::Status status = NoAddress(group.members[static_cast<size_t>(without)],
                                           group.members[static_cast<size_t>(2 - without)], 2);
     const GenerationEnd end = AfterNoConnection(group, "here", status);
-    ASSERT_TRUE(end.told.has_value());
-    EXPECT_EQ(end.told->rank(), 2);
-    EXPECT_EQ(end.told->kind(), PeerLost::UNREACHABLE);
-    EXPECT_THAT(end.told->detail(), testing::HasSubstr("whose node has no address"));
+    ASSERT_EQ(end.told.size(), 1u);
+    EXPECT_EQ(end.told[0].rank(), 2);
+    EXPECT_EQ(end.told[0].kind(), PeerLost::UNREACHABLE);
+    EXPECT_THAT(end.told[0].detail(), testing::HasSubstr("whose node has no address"));
     EXPECT_TRUE(absl::IsAborted(end.status)) << "nothing ends for good";
   }
+}
+
+TEST(AfterNoConnectionTest, OneOfEachNodeThatCannotBeReachedIsNamed) {
+  GroupSpec group = Three();
+  for (const int rank : {3, 4}) {
+    group.members.push_back(group.members[2]);
+    group.members.back().rank = rank;
+  }
+  group.members[4].node = "far";
+  const absl::Status status =
+      WithMissing(WithEnd(absl::DeadlineExceededError("all"), {EndCause::kPeerMissing, 2}),
+                  {{2, "two"}, {3, "three"}, {4, "fo\xe9r\n"}});
+  const GenerationEnd end = AfterNoConnection(group, "here", status);
+  ASSERT_EQ(end.told.size(), 2u);
+  EXPECT_EQ(end.told[0].rank(), 2);
+  EXPECT_EQ(end.told[0].detail(), "two");
+  EXPECT_EQ(end.told[1].rank(), 4);
+  EXPECT_THAT(end.told[1].detail(), testing::HasSubstr("fo\\xe9r"));
+  for (const PeerLost& lost : end.told) {
+    EXPECT_EQ(lost.generation(), 7);
+    EXPECT_EQ(lost.kind(), PeerLost::UNREACHABLE);
+  }
+  EXPECT_EQ(end.status, absl::AbortedError("all"));
+  EXPECT_TRUE(end.not_met);
+}
+
+TEST(AfterNoConnectionTest, TheWayBetweenTwoOthersIsNotItsOwn) {
+  const absl::Status heard =
+      WithEnd(absl::AbortedError("as it was"), {EndCause::kUnreachable, 2, /*hearsay=*/true});
+  const GenerationEnd end = AfterNoConnection(Three(), "here", heard);
+  ExpectTold(end, -1, PeerLost::SILENT);
+  EXPECT_TRUE(absl::IsAborted(end.status));
 }
 
 TEST(AfterNoConnectionTest, WhoDidNotComeHereEndsThisWorkerToo) {
