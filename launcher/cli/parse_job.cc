@@ -48,7 +48,10 @@ absl::StatusOr<JobArgs> ParseJobArgs(const Line& line, bool here) {
           absl::StrCat("'", job.job_file, "' is a script; run it with: launcher ", job.job_file));
     }
   }
-  if (const auto sets = words.flags.find("set"); sets != words.flags.end()) job.sets = sets->second;
+  // Behind what torchrun's flags mean: of two words about one key the last counts.
+  if (const auto sets = words.flags.find("set"); sets != words.flags.end()) {
+    job.sets.insert(job.sets.end(), sets->second.begin(), sets->second.end());
+  }
   if (words.Has("name")) job.sets.push_back("name=" + JsonString(words.Last("name")));
   LS_ASSIGN_OR_RETURN(const std::optional<int> restarts,
                       ParseOptionalCount(words, "max-restarts", 0));

@@ -234,6 +234,20 @@ TEST(Arguments, TorchrunsFlags) {
   EXPECT_EQ(master.rendezvous->node_rank, 1);
 }
 
+TEST(Arguments, SetsComeBehindWhatTorchrunsFlagsMean) {
+  const RunArgs args = Parse<RunArgs>({"--set", "a=b", "--role=r", "-t", "0", "-r", "3",
+                                       "--shutdown-timeout=60", "--rdzv-conf=join_timeout=90",
+                                       "--rdzv-id=7", "--set=preemption.grace=5s", "train.py"});
+  EXPECT_THAT(args.job.sets, ElementsAre("start_timeout=90s", "env.ROLE_NAME=\"r\"",
+                                         "env.TORCHELASTIC_RUN_ID=\"7\"", "preemption.grace=60s",
+                                         "logs.tee=none", "a=b", "preemption.grace=5s"));
+  const Environment variables = [](const std::string& name) {
+    return name == "PET_LOCAL_RANKS_FILTER" ? "0" : name == "PET_ROLE" ? "v" : "";
+  };
+  EXPECT_THAT(Parse<RunArgs>({"--set=a=b", "train.py"}, variables).job.sets,
+              ElementsAre("env.ROLE_NAME=\"v\"", "logs.tee=0", "a=b"));
+}
+
 TEST(Arguments, TorchrunsVariables) {
   const Environment kubeflow = [](const std::string& name) -> std::string {
     if (name == "PET_NNODES") return "2";
