@@ -25,9 +25,17 @@ constexpr size_t kOnItsWay = 4096;  // bytes that wait where somebody reads
 constexpr absl::Duration kPlainEvery = absl::Seconds(5);
 constexpr absl::Duration kLate = absl::Seconds(1);  // that one message is more than the next
 constexpr char kClearLine[] = "\r\x1b[K";
+constexpr int kUsualColumns = 80;
+constexpr int kLeastColumns = 11;
 constexpr char kBold[] = "1";
 constexpr char kRed[] = "1;31";
 constexpr char kDim[] = "2";
+
+int ColumnsOfStderr() {
+  winsize size{};
+  const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : kUsualColumns;
+}
 
 }  // namespace
 
@@ -38,10 +46,7 @@ RenderOptions RenderOptionsForStderr() {
   options.in_place = ::isatty(STDERR_FILENO) != 0 && !dumb;
   const char* no_color = std::getenv("NO_COLOR");
   options.color = options.in_place && (no_color == nullptr || no_color[0] == '\0');
-  winsize size{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
-    options.columns = size.ws_col;
-  }
+  options.columns = ColumnsOfStderr;
   return options;
 }
 
@@ -179,9 +184,8 @@ void Renderer::ShowProgress(const Progress& progress) {
   if (options_.in_place) {
     // Where the one before is not written yet, this one would be old when it is.
     if (!last && (now - progress_shown_ < kInPlaceEvery || sink_->waiting() > kOnItsWay)) return;
-    progress_line_ =
-        ProgressText(progress).substr(0, static_cast<size_t>(std::max(options_.columns - 1, 10)));
-    sink_->Err(absl::StrCat(kClearLine, progress_line_));
+    progress_line_ = ProgressText(progress);
+    ShowProgressLine();
   } else {
     // The first line comes when the time is up, not with the first step.
     if (progress_shown_ == absl::InfinitePast()) progress_shown_ = now;
@@ -194,10 +198,15 @@ void Renderer::ShowProgress(const Progress& progress) {
   step_shown_ = progress.step();
 }
 
+void Renderer::ShowProgressLine() {
+  const int columns = std::max(options_.columns(), kLeastColumns);
+  sink_->Err(absl::StrCat(kClearLine, progress_line_.substr(0, static_cast<size_t>(columns - 1))));
+}
+
 void Renderer::Lines(bool to_stderr, const std::string& text) {
   if (!progress_line_.empty()) sink_->Err(kClearLine);
   to_stderr ? sink_->Err(text) : sink_->Out(text);
-  if (!progress_line_.empty()) sink_->Err(progress_line_);
+  if (!progress_line_.empty()) ShowProgressLine();
 }
 
 void Renderer::Message(const std::string& text) {

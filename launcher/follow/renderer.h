@@ -7,6 +7,7 @@
 #define LOCKSTEP_LAUNCHER_FOLLOW_RENDERER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,7 +24,8 @@ namespace lockstep::launcher {
 struct RenderOptions {
   bool in_place = false;  // stderr is a terminal
   bool color = false;
-  int columns = 80;  // of the terminal
+  // Returns the terminal's width, which may change: asked for each progress line. Does not block.
+  std::function<int()> columns = [] { return 80; };
   bool progress = true;
   bool pending = true;  // what a waiting job waits for
 };
@@ -61,6 +63,8 @@ class Renderer {
   // Learns from what is new how long a step takes.
   void TakePace(const Progress& progress) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::string ProgressText(const Progress& progress) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Shows as much of the progress line as the terminal has room for on one of its lines.
+  void ShowProgressLine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes lines around the progress line.
   void Lines(bool to_stderr, const std::string& text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::string Colored(const char* code, const std::string& text) const;
@@ -69,7 +73,7 @@ class Renderer {
   const std::unique_ptr<TextSink> sink_;
   Clock* const clock_;
   absl::Mutex mu_;
-  std::string progress_line_ ABSL_GUARDED_BY(mu_);  // what stands on the terminal's last line
+  std::string progress_line_ ABSL_GUARDED_BY(mu_);  // which is the terminal's last; uncut
   absl::Time progress_shown_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   Progress told_ ABSL_GUARDED_BY(mu_);  // last
   absl::Time told_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();

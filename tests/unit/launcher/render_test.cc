@@ -143,7 +143,7 @@ TEST(RendererTest, AnOutputThatDoesNotWaitIsWaitedFor) {
 TEST(RendererTest, ATerminalGetsOneLineInPlace) {
   RenderOptions options;
   options.in_place = true;
-  options.columns = 30;
+  options.columns = [] { return 30; };
   Screen screen(options);
   screen.Step(1, 0.01);
   EXPECT_EQ(screen.err, "\r\x1b[Kepoch 0.01/5  step 1/1,000  l");
@@ -151,11 +151,30 @@ TEST(RendererTest, ATerminalGetsOneLineInPlace) {
   screen.Step(2, 0.02);  // too soon
   EXPECT_EQ(screen.err, "");
   screen.Log(1, true, "hello");
-  EXPECT_EQ(screen.err, "\r\x1b[K[a:1] hello\nepoch 0.01/5  step 1/1,000  l");
+  EXPECT_EQ(screen.err, "\r\x1b[K[a:1] hello\n\r\x1b[Kepoch 0.01/5  step 1/1,000  l");
   screen.err.clear();
   EXPECT_EQ(screen.renderer.Finish("end\n", 7), 7);
   EXPECT_EQ(screen.err, "\n");
   EXPECT_EQ(screen.out, "end\n");
+}
+
+TEST(RendererTest, AProgressLineFitsTheWidthThatTheTerminalHasThen) {
+  int columns = 30;
+  RenderOptions options;
+  options.in_place = true;
+  options.columns = [&columns] { return columns; };
+  Screen screen(options);
+  screen.Step(1, 0.01);
+  EXPECT_EQ(screen.err, "\r\x1b[Kepoch 0.01/5  step 1/1,000  l");
+  screen.err.clear();
+  columns = 20;
+  screen.Log(0, true, "hello");
+  EXPECT_EQ(screen.err, "\r\x1b[K[a:0] hello\n\r\x1b[Kepoch 0.01/5  step ");
+  screen.err.clear();
+  columns = 35;
+  screen.clock.Advance(absl::Seconds(1));
+  screen.Step(2, 0.02);
+  EXPECT_EQ(screen.err, "\r\x1b[Kepoch 0.02/5  step 2/1,000  loss 0");
 }
 
 TEST(RendererTest, ProgressThatWouldWaitIsLeftOut) {
