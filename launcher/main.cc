@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/inherited_signals.h"
 #include "common/log.h"
 #include "common/log_environment.h"
 #include "common/mutex_checks.h"
@@ -67,6 +68,7 @@ int Main(const std::string& program, const std::vector<std::string>& arguments) 
 
 int main(int argc, char** argv) {
   lockstep::TakeStandardDescriptors();
+  lockstep::ResetInheritedSignals();
   lockstep::SkipMutexChecksInRelease();
   lockstep::KeepOpenSslUntilTheEnd();
   // What an agent starts for each job.

@@ -19,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "common/clock.h"
 #include "common/fd.h"
+#include "common/inherited_signals.h"
 #include "common/life.h"
 #include "common/log.h"
 #include "common/mutex_checks.h"
@@ -73,6 +74,7 @@ bool ReadMessage(int fd, google::protobuf::MessageLite* message) {
 
 int main(int argc, char** argv) {
   lockstep::TakeStandardDescriptors();
+  lockstep::ResetInheritedSignals();
   lockstep::SkipMutexChecksInRelease();
   lockstep::KeepOpenSslUntilTheEnd();
   ::prctl(PR_SET_NAME, "worker");  // started from a descriptor it would be called by its number

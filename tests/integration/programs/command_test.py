@@ -134,6 +134,15 @@ class Command(harness.ProgramTest):
         self.assertEqual(places[0]["TORCHELASTIC_MAX_RESTARTS"], 4)
 
     def test_the_same_command_on_two_hosts(self):
+    def test_signals_that_its_parent_ignores_or_blocks(self):
+        def parent():
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGTERM, signal.SIGINT])
+        result, _ = self.result("--nproc-per-node=2", "--", "python3", "meet.py", preexec_fn=parent)
+        self.assertEqual(result["state"], "SUCCEEDED")
+        code, out, err = self.launch("plan", self.write("job.yaml", harness.synthetic_job()), preexec_fn=parent)
+        self.assertEqual(code, 0, out + err)
+
         port = harness.free_port()
         line = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
                 "--set=secrets={LOCKSTEP_KEY: }"]
