@@ -59,24 +59,34 @@ absl::StatusOr<TopFigures> Ask(coordinator::Client* client, const std::string& j
 }  // namespace
 
 int RunVerb(const TopArgs& args) {
-  StopSignals::Block();
+  const bool once = args.once || ::isatty(STDOUT_FILENO) == 0;
+  // One answer is given up as other verbs' are, by the signal itself.
+  if (!once) StopSignals::Block();
   const auto client = Connect(args.coordinator);
   if (!client.ok()) return Complain(client.status());
-  const bool once = args.once || ::isatty(STDOUT_FILENO) == 0;
   absl::Mutex mu;
   CondVar changed;
   bool stopped = false;
   std::unique_ptr<StopSignals> signals;
   if (!once) {
-    signals = std::make_unique<StopSignals>([&](int count) {
-      absl::MutexLock lock(&mu);
-      stopped |= count > 0;
+    signals = std::make_unique<StopSignals>([&](int) {
+      {
+        absl::MutexLock lock(&mu);
+        stopped = true;
+      }
       changed.NotifyAll();
+      (*client)->StopCalls();
     });
   }
   for (;;) {
     const absl::StatusOr<TopFigures> figures = Ask(client->get(), args.job);
-    if (!figures.ok()) return Complain(figures.status());
+    if (!figures.ok()) {
+      {
+        absl::MutexLock lock(&mu);
+        if (stopped) return kExitOk;
+      }
+      return Complain(figures.status());
+    }
     if (args.common.output == Output::kJson) {
       std::cout << TopJson(*figures);
     } else {

@@ -53,6 +53,22 @@ class AtTheStart(harness.ProgramTest):
             self.assertNotIn("error:", err)
 
 
+class NoAnswer(harness.ProgramTest):
+    def test_top_waits_for_no_coordinator(self):
+        coordinator, address = self.start_coordinator()
+        coordinator.send_signal(signal.SIGSTOP)
+        verb = [os.path.join(harness.BIN, "launcher"), "top", f"--coordinator={address}"]
+        master, slave = os.openpty()
+        self.addCleanup(os.close, master)
+        with os.fdopen(slave, "wb") as terminal:
+            for more, stdout, expected in ((["-o", "json"], subprocess.DEVNULL, -signal.SIGINT), ([], terminal, 0)):
+                child = subprocess.Popen([*verb, *more], env=self.environment(), stdin=subprocess.DEVNULL, stdout=stdout)
+                self.children.append(child)
+                wait_until(lambda pid=child.pid: len(os.listdir(f"/proc/{pid}/task")) > 1, 30, "it asks")
+                child.send_signal(signal.SIGINT)
+                self.assertEqual(child.wait(timeout=harness.patient()), expected, more)
+
+
 class Pipes(harness.ProgramTest):
     def there(self, name):
         wait_until(lambda: os.path.exists(os.path.join(self.dir, name)), 30, name)
