@@ -2,7 +2,10 @@
 // Log lines on stderr: "I 14:03:07.123 [r3 g2] message". State changes are logged once and with
 // their reason; metrics are separate (metrics.jsonl). What is logged may come from others: control
 // characters are written as Printable does.
-// Thread-safety: thread-safe; a line is written with one write(2).
+// A terminal, pipe or socket that nobody reads keeps nobody: lines that it has no room for are left
+// out, after some waiting (100 ms of a second, all threads together), and the next line that goes
+// says how many. Thread-safety: thread-safe; a line is written with one write(2), as far as it
+// fits.
 #ifndef LOCKSTEP_COMMON_LOG_H_
 #define LOCKSTEP_COMMON_LOG_H_
 

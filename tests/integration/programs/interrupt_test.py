@@ -69,6 +69,25 @@ class NoAnswer(harness.ProgramTest):
                 self.assertEqual(child.wait(timeout=harness.patient()), expected, more)
 
 
+    def test_join_on_a_terminal_that_nobody_reads(self):
+        master, slave = os.openpty()
+        self.addCleanup(os.close, master)
+        with os.fdopen(slave, "wb") as terminal:
+            own = os.open(os.ttyname(slave), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            self.addCleanup(os.close, own)
+            with contextlib.suppress(BlockingIOError):
+                while os.write(own, b"x" * 100):
+                    pass
+            folder = os.path.join(self.dir, "node")
+            child = subprocess.Popen(
+                [os.path.join(harness.BIN, "launcher"), "join", "--coordinator=127.0.0.1:9", "--slots=1",
+                 f"--state-dir={folder}"], env=self.environment(), stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal)
+            self.children.append(child)
+            wait_until(lambda: os.path.exists(os.path.join(folder, "supervisors")), 30, "it begins")
+            child.send_signal(signal.SIGINT)
+            self.assertEqual(child.wait(timeout=harness.patient()), 130)
+
+
 class Pipes(harness.ProgramTest):
     def there(self, name):
         wait_until(lambda: os.path.exists(os.path.join(self.dir, name)), 30, name)
