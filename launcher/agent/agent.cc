@@ -185,6 +185,7 @@ void AgentImpl::OpenSession() {
     }
   };
   session_ = options_.open_session(options_.coordinator, std::move(callbacks));
+  for (const AgentMessage& message : std::exchange(early_, {})) session_->Send(message);
 }
 
 AgentImpl::~AgentImpl() {
@@ -376,6 +377,7 @@ void AgentImpl::Do(const agent_action::Report& action) {
 }
 
 void AgentImpl::Send(const AgentMessage& message) {
+  if (session_number_ == 0) return early_.push_back(message);
   if (session_ != nullptr) session_->Send(message);
 }
 

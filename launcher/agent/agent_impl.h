@@ -165,7 +165,8 @@ class AgentImpl : public Agent {
   bool saving_ = false;  // SaveAndStop was called
   absl::Time next_ = absl::InfinitePast();
   std::unique_ptr<coordinator::AgentSession> session_;  // null: closed
-  int session_number_ = 0;
+  int session_number_ = 0;                              // 0: there was none yet
+  std::vector<AgentMessage> early_;                     // for the first one, of workers taken over
   std::map<std::string, std::unique_ptr<WorkerProcess>> workers_;  // by incarnation
   std::map<std::string, std::weak_ptr<LifePage>> pages_;           // by job
   struct End {

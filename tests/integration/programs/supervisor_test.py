@@ -181,12 +181,16 @@ class Adoption(Supervised):
         self.kill_between_lines(log)
         count = self.printed()
         wait_until(lambda: self.read(log).count("\n") > count + 20, 30, "it prints on")
+        meanwhile = range(count, self.printed())
         self.start_agent("node", 1)
         self.take_over(1)
         self.prints_on(20, "it prints to the next agent")
         self.write("go", "")
         self.ended(job)
         self.assertEqual(self.read(log).splitlines(), [f"line {i}" for i in range(self.printed())])
+        told = [line.split("] ")[1] for line in self.ask("logs", job).splitlines() if "] line" in line]
+        self.assertEqual([line for line in told if int(line.split()[1]) in meanwhile],
+                         [f"line {i}" for i in meanwhile], "who asks for it hears of it, in order")
 
     def test_a_line_that_is_begun_is_whole_with_the_next_agent(self):
         self.start_agent("node", 1)
