@@ -19,7 +19,9 @@ std::optional<AgentMessage> LogForwarder::Forward(const WorkerAssignment& worker
                                                   const std::vector<std::string>& lines) {
   AgentMessage message = MessageOf(worker, is_stderr);
   LogLines* out = message.mutable_log()->mutable_lines();
-  for (const std::string& line : lines) {
+  for (const std::string& all : lines) {
+    if (IsRedrawnOn(all)) continue;
+    const std::string line(LastState(all));
     if (!budget_.Take(static_cast<int64_t>(line.size()) + 16)) {
       Dropped& dropped = dropped_[worker.incarnation()];
       ++dropped.lines;

@@ -28,7 +28,8 @@ class LogForwarder {
   // Called now and then while messages can be sent.
   void Fill(absl::Time now) { budget_.Fill(now); }
   // The message about `lines`, as far as the budget goes; none when nothing of them fits. How many
-  // lines of the worker were left out is said before the next of it that fits.
+  // lines of the worker were left out is said before the next of it that fits. Of lines that are
+  // redrawn it has what they show last, and nothing of pieces.
   std::optional<AgentMessage> Forward(const WorkerAssignment& worker, bool is_stderr,
                                       const std::vector<std::string>& lines);
   // The message for a worker that writes no more, when its last lines were left out: how many.

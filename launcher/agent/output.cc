@@ -29,25 +29,51 @@ void LineSplitter::Feed(std::string_view chunk, std::vector<std::string>* lines)
     const size_t take = std::min({end, chunk.size(), room});
     partial_.append(chunk.substr(0, take));
     chunk.remove_prefix(take);
-    const bool at_end = !chunk.empty() && chunk.front() == '\n';
-    if (at_end) chunk.remove_prefix(1);
-    if (at_end && partial_.ends_with('\r')) partial_.pop_back();
-    if (at_end || partial_.size() == kMaxLine) {
-      lines->push_back(std::move(partial_));
-      partial_.clear();
+    if (!chunk.empty() && chunk.front() == '\n') {
+      chunk.remove_prefix(1);
+      End(lines);
+    } else if (partial_.size() == kMaxLine) {
+      const size_t state = partial_.rfind('\r') + 1;  // npos + 1 is 0
+      was_cut_ = was_cut_ || state > 0;
+      std::string rest = state > 0 ? partial_.substr(state) : "";
+      partial_.resize(partial_.size() - rest.size());
+      lines->push_back(std::exchange(partial_, std::move(rest)));
     }
   }
 }
 
+void LineSplitter::End(std::vector<std::string>* lines) {
+  while (partial_.ends_with('\r')) partial_.pop_back();
+  lines->push_back(std::exchange(partial_, ""));
+  was_cut_ = false;
+}
+
 void LineSplitter::Finish(std::vector<std::string>* lines) {
-  if (!partial_.empty()) lines->push_back(std::move(partial_));
-  partial_.clear();
+  if (!partial_.empty()) End(lines);
+}
+
+std::string_view LastState(std::string_view line) {
+  while (line.ends_with('\r')) line.remove_suffix(1);
+  return line.substr(line.rfind('\r') + 1);  // npos + 1 is 0
+}
+
+std::string RedrawnStates::Take(const LineSplitter& splitter, absl::Time now) {
+  if (!splitter.redrawn()) {
+    due_ = absl::InfiniteFuture();
+    return "";
+  }
+  if (due_ == absl::InfiniteFuture()) due_ = now + kEvery;
+  if (now < due_) return "";
+  due_ = now + kEvery;
+  return std::string(LastState(splitter.partial()));
 }
 
 void LastLines::Add(bool is_stderr, const std::string& line) {
+  if (IsRedrawnOn(line)) return;
   std::deque<std::string>& lines = lines_[is_stderr ? 1 : 0];
   if (lines.size() == kLines) lines.pop_front();
-  lines.push_back(line.size() <= kMaxLine ? line : line.substr(0, kMaxLine) + "...");
+  const std::string shown(LastState(line));
+  lines.push_back(shown.size() <= kMaxLine ? shown : shown.substr(0, kMaxLine) + "...");
 }
 
 std::vector<std::string> LastLines::Get() const {

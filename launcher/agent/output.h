@@ -23,23 +23,50 @@ namespace lockstep::launcher {
 // Returns the lines in one text, each with its "\n".
 std::string Joined(std::span<const std::string> lines);
 
-// Cuts a byte stream into lines without their ends ("\n" or "\r\n").
+// Cuts a byte stream into lines without their ends: "\n", with any number of "\r" before it. A line
+// with "\r" in it is redrawn: what follows each takes the place of what stood there before, as
+// progress bars do.
 class LineSplitter {
  public:
-  static constexpr size_t kMaxLine = 16 << 10;  // longer lines are cut
+  // Longer lines are cut: those that are redrawn behind a "\r", so that a piece ends with one,
+  // which no line does.
+  static constexpr size_t kMaxLine = 16 << 10;
   // Appends the lines that `chunk` completes to `lines`.
   void Feed(std::string_view chunk, std::vector<std::string>* lines);
   // At the stream's end: appends the last line if it has no end.
   void Finish(std::vector<std::string>* lines);
   // Returns what was fed since the last line.
   const std::string& partial() const { return partial_; }
+  // Returns whether the line that has no end yet is redrawn.
+  bool redrawn() const { return was_cut_ || partial_.find('\r') != std::string::npos; }
 
  private:
+  void End(std::vector<std::string>* lines);
+
   std::string partial_;
+  bool was_cut_ = false;  // a piece of this line, which is redrawn, went before
 };
 
-// The newest lines of a worker, for the message about its death. Lines of stderr come first: where
-// there are any, they hold the reason.
+// Returns whether a LineSplitter's `line` is a piece of one that is redrawn on and on.
+inline bool IsRedrawnOn(std::string_view line) { return line.ends_with('\r'); }
+
+// Returns what a redrawn line shows last; any other line as it is.
+std::string_view LastState(std::string_view line);
+
+// The states of a line that is redrawn, now and then one, for who would wait long for its end.
+class RedrawnStates {
+ public:
+  static constexpr absl::Duration kEvery = absl::Seconds(5);
+  // Called when there was something to read. Returns the state of the line without an end, when it
+  // has been there, or the last state was returned, kEvery ago; "": nothing is to be shown.
+  std::string Take(const LineSplitter& splitter, absl::Time now);
+
+ private:
+  absl::Time due_ = absl::InfiniteFuture();
+};
+
+// The newest lines of a worker, for the message about its death: of those that are redrawn, what
+// they show last. Lines of stderr come first: where there are any, they hold the reason.
 class LastLines {
  public:
   static constexpr size_t kLines = 20;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/clock.h"
 #include "common/status.h"
 #include "coordinator/client/token.h"
 #include "launcher/agent/reconcile.h"
@@ -271,6 +272,8 @@ bool WorkerProcess::ReadOutput(int stream) {
     total += static_cast<size_t>(n);
   }
   HandleLines(stream, lines);
+  const std::string state = from.states.Take(from.splitter, Clock::Real()->Now());
+  if (!state.empty()) node_->on_lines(this, stream == 1, {state});
   return open;
 }
 

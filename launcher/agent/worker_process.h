@@ -143,6 +143,7 @@ class WorkerProcess {
   struct Stream {
     UniqueFd fd;
     LineSplitter splitter;
+    RedrawnStates states;
     bool ended = false;
   };
   void Write(bool is_stderr, const std::vector<std::string>& lines);

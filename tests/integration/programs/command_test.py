@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import signal
 import unittest
 
@@ -133,7 +134,6 @@ class Command(harness.ProgramTest):
         self.assertEqual([p["argv"] for p in places], [["--nproc-per-node=9"]] * 2)
         self.assertEqual(places[0]["TORCHELASTIC_MAX_RESTARTS"], 4)
 
-    def test_the_same_command_on_two_hosts(self):
     def test_signals_that_its_parent_ignores_or_blocks(self):
         def parent():
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -143,6 +143,7 @@ class Command(harness.ProgramTest):
         code, out, err = self.launch("plan", self.write("job.yaml", harness.synthetic_job()), preexec_fn=parent)
         self.assertEqual(code, 0, out + err)
 
+    def test_the_same_command_on_two_hosts(self):
         port = harness.free_port()
         line = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
                 "--set=secrets={LOCKSTEP_KEY: }"]
@@ -182,6 +183,23 @@ class Command(harness.ProgramTest):
             ports = file.read().split()
         self.assertEqual(len(ports), 2)
         self.assertNotEqual(ports[0], ports[1])
+
+    def test_a_progress_bar_is_shown_now_and_then_and_its_log_has_all(self):
+        self.write("bar.py", "import os, sys, time\ni = 0\nwhile not os.path.exists('enough'):\n"
+                             "    i += 1\n    sys.stderr.write(f'\\r{i} done')\n    sys.stderr.flush()\n    time.sleep(0.05)\n"
+                             "sys.stderr.write('\\rall done\\n')\n")
+        with open(os.path.join(self.dir, "err"), "wb") as file:
+            child = self.start("launcher", "-o", "json", "--", "python3", "bar.py", stderr=file)
+        err = os.path.join(self.dir, "err")
+        wait_until(lambda: " done\n" in text_of(err), 60, "a state is shown while it runs")
+        self.write("enough", "")
+        code, out, _ = self.finish(child)
+        shown = [line.split("] ", 1)[1] for line in text_of(err).splitlines() if "done" in line]
+        self.assertEqual((code, shown[-1]), (0, "all done"))
+        self.assertTrue(all(re.fullmatch(r"\d+ done", line) for line in shown[:-1]), shown)
+        with open(os.path.join(self.dir, json.loads(out)["run_dir"], "logs/0.log"), "rb") as log:
+            states = log.read().split(b"\r")
+        self.assertEqual(states[1:], [b"%d done" % i for i in range(1, len(states) - 1)] + [b"all done\n"])
 
     def test_asked_to_stop(self):
         child = self.start("launcher", "--nproc-per-node=2", "--", "python3", "stay.py")

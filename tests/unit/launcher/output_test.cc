@@ -41,6 +41,53 @@ TEST(LineSplitterTest, CutsEndlessLines) {
   EXPECT_EQ(lines[1], "xxxxx");
 }
 
+TEST(LineSplitterTest, LinesThatAreRedrawnAreCutBetweenTwoStates) {
+  LineSplitter splitter;
+  std::vector<std::string> lines;
+  const std::string state = "\r" + std::string(999, 'x');
+  std::string all;
+  for (int i = 0; i < 20; ++i) all += state;
+  splitter.Feed(all, &lines);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0], all.substr(0, 16001)) << "the log has all of it";
+  EXPECT_TRUE(IsRedrawnOn(lines[0]));
+  EXPECT_EQ(splitter.partial(), all.substr(16001));
+  splitter.Feed("\r\r\n", &lines);
+  EXPECT_EQ(lines[1], all.substr(16001));
+  EXPECT_FALSE(IsRedrawnOn(lines[1]));
+  splitter.Feed("end\r", &lines);
+  splitter.Finish(&lines);
+  EXPECT_EQ(lines[2], "end");
+}
+
+TEST(LastStateTest, IsWhatStandsThere) {
+  EXPECT_EQ(LastState("plain"), "plain");
+  EXPECT_EQ(LastState("\r 1 %\r 2 %"), " 2 %");
+  EXPECT_EQ(LastState("1 %\r2 %\r"), "2 %") << "one that is written before its beginning";
+  EXPECT_EQ(LastState("\r"), "");
+}
+
+TEST(RedrawnStatesTest, AreShownNowAndThen) {
+  LineSplitter splitter;
+  RedrawnStates states;
+  std::vector<std::string> lines;
+  absl::Time now = absl::UnixEpoch();
+  const auto after = [&](absl::Duration time, const std::string& text) {
+    splitter.Feed(text, &lines);
+    now += time;
+    return states.Take(splitter, now);
+  };
+  EXPECT_EQ(after(absl::ZeroDuration(), "no end"), "");
+  EXPECT_EQ(after(absl::Minutes(1), " yet"), "") << "it is not redrawn";
+  EXPECT_EQ(after(absl::ZeroDuration(), "\n\r1 %"), "");
+  EXPECT_EQ(after(absl::Seconds(4), "\r2 %"), "") << "a short one is shown at its end";
+  EXPECT_EQ(after(absl::Seconds(1), "\r3 %"), "3 %");
+  EXPECT_EQ(after(absl::Seconds(1), "\r4 %"), "");
+  EXPECT_EQ(after(absl::Seconds(5), "\r5 %\n\r6 %"), "6 %");
+  EXPECT_EQ(after(absl::Seconds(5), "\ndone\n"), "");
+  EXPECT_EQ(after(absl::Seconds(5), "\rof the next one"), "");
+}
+
 TEST(LastLinesTest, StderrHoldsTheReason) {
   LastLines last;
   last.Add(false, "out");
@@ -49,6 +96,10 @@ TEST(LastLinesTest, StderrHoldsTheReason) {
   EXPECT_EQ(last.Get().size(), LastLines::kLines);
   EXPECT_EQ(last.Get().front(), "5");
   EXPECT_EQ(last.Get().back(), "24");
+  last.Add(true, "\r1 %\r2 %\r");
+  EXPECT_EQ(last.Get().back(), "24") << "a piece of a line that goes on";
+  last.Add(true, "\r98 %\r99 %");
+  EXPECT_EQ(last.Get().back(), "99 %");
 }
 
 TEST(ForwardBudgetTest, FillsWithTime) {
@@ -81,6 +132,14 @@ TEST(LogForwarderTest, SaysHowManyLinesWereLeftOut) {
   message = forwarder.Forward(worker, false, {"z"});
   ASSERT_TRUE(message.has_value());
   EXPECT_THAT(message->log().lines().lines(), ElementsAre(testing::HasSubstr("[2 lines"), "z"));
+}
+
+TEST(LogForwarderTest, OfARedrawnLineComesWhatItShowsLast) {
+  LogForwarder forwarder("tiger");
+  forwarder.Fill(absl::UnixEpoch());
+  const auto message = forwarder.Forward({}, true, {"\r1 %\r2 %\r", "\r98 %\r99 %", "plain"});
+  ASSERT_TRUE(message.has_value());
+  EXPECT_THAT(message->log().lines().lines(), ElementsAre("99 %", "plain"));
 }
 
 TEST(LogForwarderTest, SaysOfEachWorkerWhatItLost) {
