@@ -3,20 +3,24 @@
 
 #include <netdb.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/available_memory.h"
 #include "common/clock.h"
-#include "common/fd.h"
 #include "common/status.h"
 #include "coordinator/client/token.h"
 #include "job/meaning/workers.h"
+#include "launcher/agent/data_addresses.h"
 #include "launcher/agent/host.h"
 #include "launcher/follow/text.h"
 
@@ -52,22 +56,46 @@ absl::StatusOr<RunTokens> TokensOfRun(const CoordinatorArgs& args, bool plaintex
   return tokens;
 }
 
-bool IsThisHost(const std::string& endpoint) {
+std::vector<std::string> AddressesOfHost(const std::string& host) {
+  std::vector<std::string> addresses;
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), nullptr, &wanted, &found) != 0) return addresses;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(found, ::freeaddrinfo);
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    char text[NI_MAXHOST] = "";
+    if (::getnameinfo(each->ai_addr, each->ai_addrlen, text, sizeof(text), nullptr, 0,
+                      NI_NUMERICHOST) == 0) {
+      const std::string address = text;
+      addresses.push_back(address.substr(0, address.find('%')));
+    }
+  }
+  return addresses;
+}
+
+bool IsThisHost(const std::string& host, const Resolver& resolve) {
+  char name[HOST_NAME_MAX + 1] = {};
+  const bool named = ::gethostname(name, sizeof(name) - 1) == 0 && host == name;
+  if (named || host == "localhost" || host == HostName()) return true;
+  const std::vector<std::string> found = resolve(host);
+  if (found.empty()) return false;
+  const std::vector<InterfaceAddress> own = SystemAddresses();
+  return std::ranges::any_of(found, [&](const std::string& address) {
+    // Every host calls all of these its own, and listens at any address of it at the last two.
+    if (absl::StartsWith(address, "127.") || address == "::1") return true;
+    if (address == "0.0.0.0" || address == "::") return true;
+    return std::ranges::any_of(
+        own, [&](const InterfaceAddress& each) { return each.address == address; });
+  });
+}
+
+bool IsEndpointHere(const std::string& endpoint) {
   std::string host = endpoint.substr(0, endpoint.rfind(':'));
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), nullptr, &wanted, &found) != 0) return false;
-  bool here = false;
-  for (const addrinfo* each = found; each != nullptr && !here; each = each->ai_next) {
-    const UniqueFd socket(::socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    here = socket.valid() && ::bind(socket.get(), each->ai_addr, each->ai_addrlen) == 0;
-  }
-  ::freeaddrinfo(found);
-  return here;
+  return IsThisHost(host);
 }
 
 absl::Status CheckNoLabels(const JobSpec& spec) {

@@ -5,7 +5,9 @@
 #ifndef LOCKSTEP_LAUNCHER_LOCAL_RUN_HOSTS_OF_RUN_H_
 #define LOCKSTEP_LAUNCHER_LOCAL_RUN_HOSTS_OF_RUN_H_
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,9 +25,15 @@ struct RunTokens {
 // Errors: FailedPrecondition when there is none, or it is none that will do; as ReadToken.
 absl::StatusOr<RunTokens> TokensOfRun(const CoordinatorArgs& args, bool plaintext);
 
-// Returns whether the host of HOST:PORT is this one: an address of it can be bound here. Blocks for
-// as long as its name is resolved.
-bool IsThisHost(const std::string& endpoint);
+// Returns a host's addresses as numbers, without a scope; none: it has none, or is not known. May
+// block as the system's resolver does.
+using Resolver = std::function<std::vector<std::string>(const std::string& host)>;
+std::vector<std::string> AddressesOfHost(const std::string& host);
+// Returns whether `host`, a name or an address, is this one: it is called so, or has an address of
+// it. Blocks as `resolve`.
+bool IsThisHost(const std::string& host, const Resolver& resolve = AddressesOfHost);
+// Returns whether the host of HOST:PORT is this one. Blocks as IsThisHost.
+bool IsEndpointHere(const std::string& endpoint);
 
 // That the job asks for no labels, which hosts without a daemon have none of. Errors:
 // FailedPrecondition.

@@ -21,7 +21,6 @@
 #include "job/meaning/defaults.h"
 #include "job/meaning/workers.h"
 #include "launcher/agent/data_addresses.h"
-#include "launcher/agent/host.h"
 #include "launcher/cli/version.h"
 #include "launcher/local_run/ordered_guest.h"
 
@@ -53,13 +52,6 @@ bool IsV6(const std::string& address) { return absl::StrContains(address, ':'); 
 bool HasSlots(const std::vector<HostSlots>& hosts) {
   return std::any_of(hosts.begin(), hosts.end(),
                      [](const HostSlots& host) { return host.slots > 0; });
-}
-
-bool IsThisHost(const HostSlots& host) {
-  if (host.host == "localhost" || host.host == HostName()) return true;
-  const std::vector<InterfaceAddress> own = SystemAddresses();
-  return std::any_of(own.begin(), own.end(),
-                     [&](const InterfaceAddress& address) { return address.address == host.host; });
 }
 
 // Returns whether a shell finds a program of this name.
@@ -225,7 +217,8 @@ absl::StatusOr<std::vector<RemoteHosts::Part>> PartsOf(const HostsPlan& plan, co
     order.set_slots(SlotsOn(host, spec));
     RemoteHosts::Part part;
     part.host = host.host;
-    if (IsThisHost(host)) {
+    // As another user it is entered.
+    if (!absl::StrContains(host.host, '@') && IsThisHost(host.host)) {
       part.argv = {"/bin/sh", "-c", command};
     } else {
       part.argv = plan.enter;

@@ -43,7 +43,7 @@ int RunVerb(const RunArgs& given) {
   bool guest = false;
   if (args.rendezvous.has_value()) {
     const std::optional<int> rank = args.rendezvous->node_rank;
-    guest = rank.has_value() ? *rank > 0 : !IsThisHost(args.rendezvous->endpoint);
+    guest = rank.has_value() ? *rank > 0 : !IsEndpointHere(args.rendezvous->endpoint);
   }
   return WithSpawner(args, guest ? RunAsGuest : RunHere);
 }

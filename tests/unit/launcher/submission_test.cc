@@ -2,13 +2,18 @@
 #include "launcher/local_run/submission.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
+#include <climits>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/agent/data_addresses.h"
+#include "launcher/agent/host.h"
+#include "launcher/local_run/hosts_of_run.h"
 #include "launcher/local_run/hosts_plan.h"
 #include "launcher/verbs/validate.h"
 
@@ -138,6 +143,38 @@ TEST(SubmissionTest, DiagnosticsAreToldApart) {
   args.sets = {"nmae=x"};
   EXPECT_TRUE(IsDiagnostics(MakeSubmission(args).status()));
   EXPECT_FALSE(IsDiagnostics(absl::InvalidArgumentError("x")));
+}
+
+TEST(IsThisHostTest, ANameThatLeadsHereIsThisHosts) {
+  const auto leads_to = [](const std::string& address) -> Resolver {
+    return [address](const std::string& host) {
+      EXPECT_EQ(host, "node7.cluster.example");
+      return address.empty() ? std::vector<std::string>() : std::vector<std::string>{address};
+    };
+  };
+  EXPECT_FALSE(IsThisHost("node7.cluster.example", leads_to("")));
+  EXPECT_FALSE(IsThisHost("node7.cluster.example", leads_to("192.0.2.7"))) << "for documents alone";
+  EXPECT_TRUE(IsThisHost("node7.cluster.example", leads_to("127.0.1.1")));
+  for (const InterfaceAddress& own : SystemAddresses()) {
+    EXPECT_TRUE(IsThisHost("node7.cluster.example", leads_to(own.address))) << own.address;
+  }
+}
+
+TEST(IsThisHostTest, ItsOwnNamesNeedNoResolver) {
+  const Resolver nobody = [](const std::string&) { return std::vector<std::string>(); };
+  char full[HOST_NAME_MAX + 1] = {};
+  ASSERT_EQ(::gethostname(full, sizeof(full) - 1), 0);
+  for (const std::string& name : {std::string("localhost"), HostName(), std::string(full)}) {
+    EXPECT_TRUE(IsThisHost(name, nobody)) << name;
+  }
+  EXPECT_FALSE(IsThisHost("node7.cluster.example", nobody));
+}
+
+TEST(IsThisHostTest, AnAddressIsResolvedToItself) {
+  EXPECT_TRUE(IsThisHost("127.0.0.1"));
+  EXPECT_FALSE(IsThisHost("192.0.2.7"));
+  EXPECT_TRUE(IsEndpointHere("[::1]:29500"));
+  EXPECT_FALSE(IsEndpointHere("192.0.2.7:29500"));
 }
 
 }  // namespace
