@@ -2,12 +2,15 @@
 #include "launcher/local_run/run_end.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <system_error>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/clock.h"
 #include "common/printable.h"
 #include "launcher/follow/result.h"
@@ -19,7 +22,29 @@ namespace {
 
 constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 
+// Returns what is said of logs that are not in the run's folder here; "": they may be.
+std::string LogsElsewhere(const JobStatus& status, const RunRecord& record) {
+  if (record.disk_hangs) return "";
+  const std::string logs = status.run_dir() + "/logs";
+  std::error_code none;
+  const bool here = std::filesystem::exists(logs, none) &&
+                    (record.logs_before.empty() || LogsIn(status.run_dir()) != record.logs_before);
+  return here ? "" : logs + " (not on this host)";
+}
+
 }  // namespace
+
+std::string LogsIn(const std::string& run_dir) {
+  std::set<std::string> logs;
+  std::error_code none;
+  std::filesystem::directory_iterator file(run_dir + "/logs", none);
+  for (; file != std::filesystem::directory_iterator(); file.increment(none)) {
+    const auto written = file->last_write_time(none).time_since_epoch().count();
+    logs.insert(absl::StrCat(file->path().filename().string(), " ", file->file_size(none), " ",
+                             static_cast<int64_t>(written)));
+  }
+  return absl::StrJoin(logs, "\n");
+}
 
 std::string ResultText(const JobStatus& status, const RunRecord& record) {
   std::stringstream text;
@@ -31,12 +56,8 @@ std::string ResultText(const JobStatus& status, const RunRecord& record) {
       text << PrintableLines(measured.str()) << "\n";
     }
   }
-  std::error_code none;
-  const bool logs = std::filesystem::exists(status.run_dir() + "/logs", none);
   std::string result =
-      record.json
-          ? ResultJson(status)
-          : ResultSummary(status, logs ? "" : status.run_dir() + "/logs (not on this host)");
+      record.json ? ResultJson(status) : ResultSummary(status, LogsElsewhere(status, record));
   if (!record.faults.empty()) {
     AddSuffered(ReadSuffered(status.run_dir(), status.job_id(), record.faults, record.refused),
                 record.json, &result);
@@ -45,15 +66,26 @@ std::string ResultText(const JobStatus& status, const RunRecord& record) {
   return text.str();
 }
 
-std::string FetchModel(coordinator::FilesClient* files, const JobStatus& ended) {
-  const auto fetched = FetchFiles(files, {.job = ended.job_id(), .model = true});
+BroughtModel BringModel(coordinator::FilesClient* files, const JobStatus& ended,
+                        const std::string& run_dir, const std::function<bool()>& go_on) {
+  const JobResult& result = ended.result();
+  if (ended.state() != SUCCEEDED || result.model_path().empty() ||
+      IsModel(result.model_path(), result.model_sha256(), go_on)) {
+    return {};
+  }
+  FetchWish wish{.job = ended.job_id(), .model = true};
+  wish.run_folder = run_dir;
+  wish.model_sha256 = result.model_sha256();
+  const absl::StatusOr<FetchedFiles> fetched =
+      go_on() ? FetchFiles(files, wish) : absl::CancelledError("interrupted");
   if (fetched.ok() && fetched->missing.empty()) {
-    return absl::StrCat("the model is in ", fetched->folder, "/model on this host");
+    return {absl::StrCat("the model is in ", fetched->folder, "/model on this host")};
   }
   const std::string why =
       fetched.ok() ? fetched->missing.front() : std::string(fetched.status().message());
-  return absl::StrCat("warning: the model stays on the host of rank 0: ", why, "; copy it from ",
-                      ended.result().model_path(), " there");
+  return {absl::StrCat("warning: the model stays on the host of rank 0: ", why, "; copy it from ",
+                       result.model_path(), " there"),
+          absl::IsCancelled(fetched.status())};
 }
 
 bool HungDisk::Wait(const std::string& what, bool waits) {

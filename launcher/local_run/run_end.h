@@ -5,6 +5,7 @@
 #ifndef LOCKSTEP_LAUNCHER_LOCAL_RUN_RUN_END_H_
 #define LOCKSTEP_LAUNCHER_LOCAL_RUN_RUN_END_H_
 
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -22,15 +23,28 @@ struct RunRecord {
   bool profiled = false;                      // the run leaves a profile
   std::vector<chaos::Injection> faults = {};  // of `launcher chaos`
   std::set<int> refused = {};                 // of them did not happen
+  bool disk_hangs = false;                    // nothing is read from the run's folder
+  // What LogsIn said before the job: with the same, its logs are on other hosts.
+  std::string logs_before = {};
 };
 
-// The job's result for people or programs. Reads what the run's folder has of profile and faults,
-// and blocks for its disk.
+// Returns the names, sizes and times of the logs in a run's folder; "": there are none. Blocks for
+// its disk.
+std::string LogsIn(const std::string& run_dir);
+
+// The job's result for people or programs. Reads what the run's folder has of logs, profile and
+// faults, and blocks for its disk, unless that hangs.
 std::string ResultText(const JobStatus& status, const RunRecord& record);
 
-// Brings the model of a job that has `ended` to this host. Returns what is said of it. Blocks until
-// it is here, or cannot be had.
-std::string FetchModel(coordinator::FilesClient* files, const JobStatus& ended);
+struct BroughtModel {
+  std::string said = {};     // of where it is; "": where the job says
+  bool interrupted = false;  // it may be elsewhere alone
+};
+// Brings the model of a job that has `ended` into its run's folder on this host, in the place of
+// another run's, unless it is there. `go_on` as in IsModel; once it is false, the owner of `files`
+// stops them. Blocks until the model is here, or cannot be had.
+BroughtModel BringModel(coordinator::FilesClient* files, const JobStatus& ended,
+                        const std::string& run_dir, const std::function<bool()>& go_on);
 
 // What AgentOptions::on_hung_disk does.
 class HungDisk {

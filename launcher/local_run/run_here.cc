@@ -14,8 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
+#include "common/cond_var.h"
 #include "common/limits.h"
 #include "common/status.h"
+#include "common/thread.h"
 #include "coordinator/client/client.h"
 #include "coordinator/client/files.h"
 #include "job/meaning/defaults.h"
@@ -49,6 +51,9 @@ constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 // one serves. One that is lost for good is told of at once.
 constexpr absl::Duration kGiveUpAfter = absl::Seconds(30);
 constexpr absl::Duration kHostsLeave = absl::Seconds(15);
+constexpr absl::Duration kLookAgain = absl::Minutes(1);
+// From a signal until a fetch that does not end waits for a disk.
+constexpr absl::Duration kDiskAnswers = absl::Seconds(5);
 
 class LocalRun {
  public:
@@ -81,7 +86,7 @@ class LocalRun {
   absl::Status EnterHosts(const JobSpec& spec, const std::string& address);
   void LeaveHosts(const absl::StatusOr<JobStatus>& ended,
                   const coordinator::ClientOptions& coordinator);
-  void BringModel(const JobStatus& ended, const coordinator::ClientOptions& coordinator);
+  void TakeModel(const JobStatus& ended, const coordinator::ClientOptions& coordinator);
   absl::Status Submit(const SubmitJobRequest& request);
   int Finish(const absl::StatusOr<JobStatus>& ended);
   int ShowEnd(const JobStatus& status, int code);  // returns the exit code
@@ -108,11 +113,14 @@ class LocalRun {
   std::unique_ptr<ScaleFaults> scaler_;  // null: no fault scales the job
   JobStatus known_;                      // what is known of the job without the coordinator
   bool profiled_ = false;                // the run leaves a profile
+  std::string logs_before_;              // with --hosts: what another run left where logs will be
+  bool cut_short_ = false;               // by a signal, when the job had ended
   absl::StatusOr<JobStatus> ended_;      // what RunJob has returned
   bool disk_hangs_ = false;              // and is waited for no more
   HungDisk hung_disk_{&renderer_};
 
   absl::Mutex mu_;
+  CondVar changed_;
   int signals_ ABSL_GUARDED_BY(mu_) = 0;
   bool hurried_ ABSL_GUARDED_BY(mu_) = false;  // by a signal: nothing is waited for any more
   std::string lost_ ABSL_GUARDED_BY(mu_);      // which part died, and how
@@ -213,6 +221,10 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   if (plan_.has_value()) LS_RETURN_IF_ERROR(EnterHosts(spec, coordinator->address()));
   if (scaler_ != nullptr) scaler_->Start(client, known_.job_id(), faults_);
   auto ended = FollowToEnd(client.get(), known_.job_id(), &renderer_, kGiveUpAfter);
+  {
+    absl::MutexLock lock(&mu_);
+    leaving_ = true;
+  }
   if (plan_.has_value()) {
     LeaveHosts(ended, reached);
   } else if (network.has_value()) {
@@ -298,26 +310,45 @@ void LocalRun::OnHostEnded(size_t number, const RemoteEnd& end) {
 
 void LocalRun::LeaveHosts(const absl::StatusOr<JobStatus>& ended,
                           const coordinator::ClientOptions& coordinator) {
-  {
-    absl::MutexLock lock(&mu_);
-    leaving_ = true;
-  }
-  if (ended.ok()) BringModel(*ended, coordinator);
+  if (ended.ok()) TakeModel(*ended, coordinator);
   remote_->Release();
   remote_->AwaitEnd(kHostsLeave);
 }
 
 // That the model cannot be had changes nothing about the run.
-void LocalRun::BringModel(const JobStatus& ended, const coordinator::ClientOptions& coordinator) {
-  const std::string& path = ended.result().model_path();
-  if (ended.state() != SUCCEEDED || path.empty() || ::access(path.c_str(), F_OK) == 0) return;
+void LocalRun::TakeModel(const JobStatus& ended, const coordinator::ClientOptions& coordinator) {
   std::shared_ptr<coordinator::FilesClient> files;
   {
     absl::MutexLock lock(&mu_);
     files = files_ = coordinator::FilesClient::Create(coordinator);
     if (signals_ > 0) files->Stop();
   }
-  renderer_.Message(FetchModel(files.get(), ended));
+  BroughtModel model;
+  bool brought = false;
+  const Thread bringer("model", [&] {
+    const auto go_on = [this] {
+      absl::MutexLock lock(&mu_);
+      return signals_ == 0;
+    };
+    model = BringModel(files.get(), ended, known_.run_dir(), go_on);
+    absl::MutexLock lock(&mu_);
+    brought = true;
+    changed_.NotifyAll();
+  });
+  {
+    absl::MutexLock lock(&mu_);
+    while (!brought && signals_ == 0) changed_.WaitFor(&mu_, kLookAgain);
+    changed_.AwaitFor(&mu_, kDiskAnswers, [&brought] { return brought; });
+    disk_hangs_ = !brought;
+  }
+  if (disk_hangs_) {
+    hung_disk_.Wait("the disk of the run's folder does not answer, and the model is not fetched",
+                    /*waits=*/false);
+    remote_.reset();
+    ::_exit(Finish(ended));  // with the thread that waits for the disk
+  }
+  cut_short_ = model.interrupted;
+  if (!model.said.empty()) renderer_.Message(model.said);
 }
 
 absl::StatusOr<std::optional<PrivateCoordinator::Network>> LocalRun::NetworkOfRun() {
@@ -369,6 +400,7 @@ absl::Status LocalRun::Submit(const SubmitJobRequest& request) {
   // What another run has measured in this folder is not this one's.
   const std::string& own = args_.job.run_dir;
   if (profiled_ && !own.empty()) ::unlink((own + "/profile.txt").c_str());
+  if (plan_.has_value() && !own.empty()) logs_before_ = LogsIn(own);
   LS_ASSIGN_OR_RETURN(const SubmitJobResponse response, client->SubmitJob(request, kCallTimeout));
   known_.set_job_id(response.job_id());
   known_.set_run_dir(ChosenRunFolder(args_.job.run_dir, args_.job.runs_dir, response.run_dir()));
@@ -389,6 +421,7 @@ void LocalRun::OnSignal(int count) {
     patience = stop_patience_;
     signals_ = count;
     hurried_ = over_ || leaving_ || count > 1;
+    changed_.NotifyAll();
     if (hurried_) renderer_.Hurry();
     if (files_ != nullptr) files_->Stop();
     if (over_ || leaving_) return;  // nothing is left to be saved
@@ -463,7 +496,10 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
       status.mutable_result()->set_exit_code(kExitNotAdmitted);
       return ShowEnd(status, kExitNotAdmitted);
     }
-    if (signals > 0) status.mutable_result()->set_exit_code(kExitInterrupted);
+    // What came once all was done stopped nothing.
+    if (signals > 0 && (status.state() != SUCCEEDED || cut_short_ || disk_hangs_)) {
+      status.mutable_result()->set_exit_code(kExitInterrupted);
+    }
     return ShowEnd(status, ExitCodeOfJob(status));
   }
   renderer_.Finish("", kExitOk);
@@ -490,7 +526,8 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
 }
 
 int LocalRun::ShowEnd(const JobStatus& status, int code) {
-  RunRecord record{.json = args_.common.output == Output::kJson};
+  RunRecord record{.json = args_.common.output == Output::kJson, .disk_hangs = disk_hangs_};
+  record.logs_before = logs_before_;
   if (!disk_hangs_) {
     record.profiled = profiled_;
     record.faults = faults_;

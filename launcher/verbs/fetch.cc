@@ -20,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "common/json.h"
 #include "common/printable.h"
+#include "common/sha256.h"
 #include "common/status.h"
 #include "launcher/agent/identity.h"
 #include "launcher/cli/exit_codes.h"
@@ -44,9 +45,17 @@ bool IsTheRuns(const fs::path& folder) {
   return fs::exists(folder / "job.yaml", error) && !fs::exists(folder / kMark, error);
 }
 
-bool HasModel(const fs::path& folder) {
-  std::error_code error;
-  return fs::exists(folder / "model" / "model.safetensors", error);
+bool HasModel(const fs::path& folder, const std::string& sha256) {
+  return IsModel(folder / "model" / "model.safetensors", sha256, nullptr);
+}
+
+// The weights beside a model that did not come with it are another run's.
+void RemoveOldWeights(const fs::path& folder, const std::set<fs::path>& written) {
+  for (const char* name : {"ema.safetensors", "best.safetensors"}) {
+    std::error_code error;
+    const fs::path file = folder / "model" / name;
+    if (!written.contains(file)) fs::remove(file, error);
+  }
 }
 
 absl::Status MakeFolder(const std::string& folder) {
@@ -158,6 +167,20 @@ void DropEqual(const fs::path& folder, const fs::path& earlier,
 
 }  // namespace
 
+bool IsModel(const std::string& file, const std::string& sha256,
+             const std::function<bool()>& go_on) {
+  if (::access(file.c_str(), F_OK) != 0) return false;
+  std::ifstream in(file, std::ios::binary);
+  if (!in || sha256.empty()) return true;
+  Sha256 hash;
+  std::vector<char> buffer(256 << 10);
+  while (in && (go_on == nullptr || go_on())) {
+    in.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
+    hash.Update(buffer.data(), static_cast<size_t>(in.gcount()));
+  }
+  return in.eof() && hash.FinishHex() == sha256;
+}
+
 std::string FetchCommand(const JobStatus& status, const std::string& flags) {
   std::error_code error;
   if (status.run_dir().empty() || fs::exists(status.run_dir(), error)) return "";
@@ -184,8 +207,8 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
   // While a job runs rank 0's node has its metrics.
   if (!any_model && wish.all && !found.nodes().empty()) found.mutable_nodes(0)->set_has_model(true);
   FetchedFiles fetched;
-  fetched.folder = wish.to;
-  if (wish.to.empty()) {
+  fetched.folder = wish.to.empty() ? wish.run_folder : wish.to;
+  if (fetched.folder.empty()) {
     LS_ASSIGN_OR_RETURN(fetched.folder, FolderBelow(found.run_dir()));
   }
   const bool is_the_runs = IsTheRuns(fetched.folder);
@@ -194,8 +217,8 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
         absl::StrCat(wish.to, " has a job.yaml that no fetch has put there: name another folder"));
   }
   // Each host has the files of its own ranks there, where disks are not shared.
-  const bool lacks_model =
-      is_the_runs && any_model && (wish.model || wish.all) && !HasModel(fetched.folder);
+  const bool lacks_model = is_the_runs && any_model && (wish.model || wish.all) &&
+                           !HasModel(fetched.folder, wish.model_sha256);
   if (is_the_runs && !lacks_model) {
     fetched.was_here = true;
     return fetched;
@@ -227,6 +250,8 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
       fetched.missing.push_back(absl::StrCat(host, ": ", why));
     }
   }
+  const bool model_came = written.contains(fs::path(fetched.folder) / "model/model.safetensors");
+  if (model_came && wish.to.empty()) RemoveOldWeights(fetched.folder, written);
   for (const auto& [folder, names] : earlier) {
     DropEqual(fetched.folder, folder, names, &written);
   }

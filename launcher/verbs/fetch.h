@@ -5,6 +5,7 @@
 #define LOCKSTEP_LAUNCHER_VERBS_FETCH_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,11 @@ struct FetchWish {
   bool logs = false;
   bool model = false;
   bool all = false;
-  std::string to = {};  // empty: a folder of the run's name below this one
+  std::string to = {};  // empty: the run's folder, as far as it is not here
+  // Where that is; empty: below this folder, under the run's name.
+  std::string run_folder = {};
+  // Of the job's model: what another run has left in the run's folder is none. Empty: any is.
+  std::string model_sha256 = {};
 };
 
 struct FetchedFiles {
@@ -37,6 +42,12 @@ struct FetchedFiles {
 
 // One line of JSON, as docs/json_output.md says.
 std::string FetchJson(const FetchedFiles& fetched);
+
+// Returns whether `file` is there and has this sha256 (empty: whatever it has), as the result of a
+// job says of its model; one that may not be read is taken for it. `go_on`, which may be null, is
+// asked between pieces: false ends it, as another file. Blocks for the disk.
+bool IsModel(const std::string& file, const std::string& sha256,
+             const std::function<bool()>& go_on);
 
 // Blocks. Errors: NotFound (the job; it has no such files); Unavailable (nothing could be fetched,
 // with why); Cancelled by the client's Stop; those of writing.

@@ -48,10 +48,14 @@ absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
 // That it cannot be had changes nothing about the job.
 int BringModel(const SubmitArgs& args, coordinator::FilesClient* client,
                const std::atomic<bool>& stopped, const JobStatus& ended, int code) {
-  const std::string& path = ended.result().model_path();
-  if (ended.state() != SUCCEEDED || path.empty() || ::access(path.c_str(), F_OK) == 0) return code;
-  const absl::StatusOr<FetchedFiles> fetched =
-      stopped ? Interrupted() : FetchFiles(client, {.job = ended.job_id(), .model = true});
+  const JobResult& result = ended.result();
+  if (ended.state() != SUCCEEDED || result.model_path().empty() ||
+      IsModel(result.model_path(), result.model_sha256(), [&stopped] { return !stopped; })) {
+    return code;
+  }
+  FetchWish wish{.job = ended.job_id(), .model = true};
+  wish.model_sha256 = result.model_sha256();
+  const absl::StatusOr<FetchedFiles> fetched = stopped ? Interrupted() : FetchFiles(client, wish);
   if (fetched.ok() && fetched->missing.empty()) {
     if (!args.common.quiet) {
       std::cerr << "the model is in " << fetched->folder << "/model on this host" << std::endl;
@@ -76,8 +80,10 @@ int FollowSubmitted(const SubmitArgs& args, const coordinator::ClientOptions& co
   renderer.SetTee(tee);
   const auto files = coordinator::FilesClient::Create(coordinator);
   std::atomic<bool> stopped{false};
-  // Also while something is shown, since nobody may read it, and for what comes after that.
-  StopSignals signals([&](int) {
+  // Also while something is shown, since nobody may read it, and for what comes after that. With
+  // the second one it is a disk that does not answer which is waited for.
+  StopSignals signals([&](int count) {
+    if (count > 1) ::_exit(kExitInterrupted);
     stopped = true;
     client->StopFollowing();
     files->Stop();

@@ -2,13 +2,14 @@
 // Preloaded into a coordinator, makes the disk of its journal, or of the file that
 // $LOCKSTEP_TEST_DISK_OF names the end of, as $LOCKSTEP_TEST_DISK, a file, says: "full" (ENOSPC),
 // "broken" (EIO), "stalls" (no write ends until the file says something else); anything else: as it
-// is.
+// is. One that is named and stalls lets nobody look at it by its path, either.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -51,6 +52,12 @@ bool Fails(int fd) {
   return false;
 }
 
+void AwaitPath(const char* path) {
+  const char* file = getenv("LOCKSTEP_TEST_DISK_OF");
+  if (file == nullptr || strstr(path, file) == nullptr) return;
+  while (Says("stalls")) usleep(10000);
+}
+
 template <typename Function>
 Function* Next(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
@@ -71,5 +78,20 @@ ssize_t pwrite(int fd, const void* data, size_t size, off_t at) {
 ssize_t pwrite64(int fd, const void* data, size_t size, off64_t at) {
   static auto* const next = Next<ssize_t(int, const void*, size_t, off64_t)>("pwrite64");
   return Fails(fd) ? -1 : next(fd, data, size, at);
+}
+int access(const char* path, int mode) {
+  static auto* const next = Next<int(const char*, int)>("access");
+  AwaitPath(path);
+  return next(path, mode);
+}
+int stat(const char* path, struct stat* info) {
+  static auto* const next = Next<int(const char*, struct stat*)>("stat");
+  AwaitPath(path);
+  return next(path, info);
+}
+int stat64(const char* path, struct stat64* info) {
+  static auto* const next = Next<int(const char*, struct stat64*)>("stat64");
+  AwaitPath(path);
+  return next(path, info);
 }
 }

@@ -172,6 +172,28 @@ class Interrupt(Pipes):
         self.assertNotIn("killing", err)
         self.assert_nothing_left()
 
+    def test_one_that_comes_when_the_job_has_succeeded_changes_nothing(self):
+        self.write("wait.py", "import os, time\nopen('on-' + os.environ['HOST'], 'w').close()\n"
+                              "while not os.path.exists('leave'): time.sleep(0.02)\n")
+        line = ["--nnodes=2", "--nproc-per-node=1", f"--rdzv-endpoint=127.0.0.1:{harness.free_port()}"]
+        token = {"LOCKSTEP_TOKEN": "a-token-for-this-test-alone"}
+        guests = {name: self.start("launcher", *line, "--node-rank=1", f"--log-dir={name}", "wait.py",
+                                   env=dict(token, HOST=name)) for name in ("one", "two")}
+        head = self.start("launcher", *line, "-o", "json", "wait.py", env=dict(token, HOST="head"))
+        self.there("on-head")
+        (spare,) = wait_until(lambda: (left := [guest for name, guest in guests.items() if not os.path.exists(
+            os.path.join(self.dir, "on-" + name))]) and len(left) == 1 and left, 60, "a guest has a rank")
+        spare.send_signal(signal.SIGSTOP)  # the first host waits for it to leave, for a moment
+        self.write("leave", "")
+        wait_until(lambda: not self.processes("worker"), 30, "the job ends")
+        time.sleep(0.5)  # it is heard of
+        head.send_signal(signal.SIGINT)
+        code, out, err = self.finish(head)
+        self.assertEqual(code, 0, err)
+        result = json.loads(out.strip().splitlines()[-1])
+        self.assertEqual((result["state"], result["exit_code"]), ("SUCCEEDED", 0))
+        self.assertNotIn("stop", err)
+
     def test_what_timeout_sends_is_one_wish(self):
         """timeout(1) signals the program and then its group, which the program is in: workers save, and are not killed."""
         self.write("stay.py", STAY)
@@ -209,7 +231,7 @@ class HungDisk(Pipes):
                    STAY.replace('"there"', '"there" + os.environ["GROUP_RANK"]'))
         self.write("disk", "stalls")
         self.env = {"LD_PRELOAD": DISK, "LOCKSTEP_TEST_DISK": os.path.join(self.dir, "disk"),
-                    "LOCKSTEP_TEST_DISK_OF": "logs/0.log"}
+                    "LOCKSTEP_TEST_DISK_OF": "/logs"}
 
     def end(self, child):
         err = self.end_by_two(child)
@@ -306,6 +328,22 @@ class SubmitAndFollow(nodes.Nodes, Pipes):
         wait_until(lambda: child.poll() is not None, 30, "it ends")
         self.assertEqual(child.returncode, 1)
         self.assertIn("cannot write to the standard output", child.stderr.read())
+
+    @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+    def test_a_second_one_ends_who_waits_for_the_models_disk(self):
+        self.join("a", 1)
+        path = self.job_file(nodes=1, nproc=1, steps=20)
+        child = self.start("launcher", "submit", f"--coordinator={self.address}", path, env={
+            "LD_PRELOAD": DISK, "LOCKSTEP_TEST_DISK": self.write("disk", "stalls"), "LOCKSTEP_TEST_DISK_OF": "/model"})
+        shown = ""
+        while "logs" not in shown:
+            line = child.stdout.readline()
+            self.assertTrue(line, shown)
+            shown += line
+        child.send_signal(signal.SIGINT)
+        harness.signal_again(child)
+        self.assertEqual(child.wait(timeout=harness.patient()), 130, shown)
+        self.assertIn("succeeded", shown)
 
     @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
     def test_one_that_comes_while_the_result_is_shown_fetches_no_model(self):

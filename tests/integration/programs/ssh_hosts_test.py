@@ -3,6 +3,7 @@
 
 import contextlib
 import glob
+import hashlib
 import json
 import os
 import re
@@ -174,6 +175,45 @@ class SshHosts(HostsTest):
         self.assertIn("the model stays on the host of rank 0: interrupted while host h1 sent its files; copy it from ",
                       self.said("head"))
         self.assertEqual((self.result()["state"], self.result()["exit_code"]), ("SUCCEEDED", 130))
+
+    @unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+    def test_a_disk_that_hangs_when_the_job_is_over_keeps_no_launcher(self):
+        host, = self.up("h1")
+        self.own_view(host, "out")
+        disk = {"LD_PRELOAD": os.environ["LOCKSTEP_DISK_TROUBLE"], "LOCKSTEP_TEST_DISK": self.write("disk", "stalls"),
+                "LOCKSTEP_TEST_DISK_OF": "/model"}
+        run = self.on(self.network["head"], "launcher", f"--ssh={self.enter}", "-o", "json", "--hosts=h1", "--run-dir=out",
+                      self.job_file(nproc=1, steps=20), log="head", env=disk)
+        wait_until(lambda: glob.glob(os.path.join(self.dir, "only-h1/out/model/model.safetensors")), 60, "it is done")
+        wait_until(lambda: not self.processes("worker"), 60, "its worker leaves")
+        run.send_signal(signal.SIGINT)
+        self.assertEqual(self.code_of(run), 130, self.said("head"))
+        self.assertIn("the disk of the run's folder does not answer", self.said("head"))
+        self.assertEqual((self.result()["state"], self.result()["exit_code"]), ("SUCCEEDED", 130))
+
+    def test_another_runs_model_and_logs_are_not_taken_for_this_ones(self):
+        host, = self.up("h1")
+        self.own_view(host, "out")
+        path = self.job_file(nproc=1, steps=20)
+        model = os.path.join(self.dir, "out/model/model.safetensors")
+
+        def run(*arguments):
+            before = self.length_said("head")
+            child = self.launch_from_head("--run-dir=out", *arguments, path)
+            self.assertEqual(self.code_of(child), 0, self.said("head"))
+            with open(model, "rb") as file:
+                return self.said("head")[before:], hashlib.sha256(file.read()).hexdigest()
+
+        said, first = run("--hosts=head")
+        self.assertIn(first, said)
+        self.assertRegex(said, r"(?m)^  logs +out/logs$")
+        self.write("out/model/ema.safetensors", "of the first run")
+        said, second = run("--hosts=h1", "--set=train.seed=4")
+        self.assertNotEqual(first, second)
+        self.assertIn(second, said)
+        self.assertIn("the model is in out/model on this host", said)
+        self.assertFalse(os.path.exists(os.path.join(self.dir, "out/model/ema.safetensors")))
+        self.assertRegex(said, r"(?m)^  logs +out/logs \(not on this host\)$")
 
     def test_without_their_launcher_the_hosts_save_and_end(self):
         self.up("h1", "h2")
