@@ -55,6 +55,8 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
   LS_CHECK(!(shape.a_transposed && shape.b_transposed)) << "no op needs it";
   LS_CHECK(!shape.bf16 || PairsBf16(shape.k));
   LS_CHECK(!shape.rounds_b || shape.bf16);
+  LS_CHECK(shape.a_stride == 0 ||
+           (!shape.b_transposed && (!shape.bf16 || shape.a_stride % 2 == 0)));
   few_ = shape.m <= kMostFewRows && !shape.a_transposed && !shape.rounds_b;
   wide_ = shape.bf16 && !shape.pairs && !few_;
   each_ = wide_ ? 2 : 1;
@@ -67,8 +69,10 @@ Gemm::Gemm(const GemmShape& shape, Isa isa, int threads)
   n_ = swapped_ ? shape.m : shape.n;
   rounds_a_ = swapped_ && shape.rounds_b;
   const int64_t stored_b = shape.rounds_b ? shape.k : stored;
-  a_row_ = shape.a_transposed ? 1 : rounds_a_ ? stored_b : stored;
-  a_k_ = shape.a_transposed ? shape.m : 1;
+  a_stride_ = shape.a_stride > 0 ? shape.a_stride : shape.a_transposed ? shape.m : shape.k;
+  if (shape.bf16 && !shape.a_transposed) a_stride_ /= 2;
+  a_row_ = shape.a_transposed ? 1 : rounds_a_ ? stored_b : few_ && shape.bf16 ? k_ : a_stride_;
+  a_k_ = shape.a_transposed ? a_stride_ : 1;
   b_columns_ = shape.b_transposed;
   b_stride_ = !b_columns_ ? shape.n : rounds_a_ ? stored : stored_b;
   // A row stride of many pages maps a panel's rows to the same few cache sets.
@@ -289,7 +293,7 @@ void Gemm::RunPacked(const void* a, const float* packed, float* c, bool accumula
 void Gemm::RunFewPacked(Operands operands, float* scratch, ThreadPool* pool) const {
   const int64_t width = simd_.tile_columns;
   if (widens_few_) {
-    simd_.widen_pairs(operands.a, m_ * StoredK(), scratch);
+    WidenFew(operands.a, scratch);
     operands.a = scratch;
   }
   pool->Run([&](int index) {
@@ -328,7 +332,7 @@ void Gemm::RunFewPanel(const Operands& operands, int64_t column, float* c, int64
   const int64_t parts = DivideUp(m_, std::min<int64_t>(kMostFewRows, simd_.tile_rows - 1));
   const int64_t rows = DivideUp(m_, parts), block = parts == 1 ? k : kFewBlock;
   Tile tile;
-  tile.a_row = each * k;
+  tile.a_row = widens_few_ ? each * k : a_stride_;
   tile.a_k = 1;
   tile.b_stride = width;
   tile.c_stride = c_stride;
@@ -342,7 +346,7 @@ void Gemm::RunFewPanel(const Operands& operands, int64_t column, float* c, int64
     tile.last = p + block >= k;
     for (int64_t row = 0; row < m_; row += rows) {
       const int64_t from = row * n_ + column;
-      tile.a = operands.a + each * (row * k + p);
+      tile.a = operands.a + row * tile.a_row + each * p;
       tile.c = c + row * c_stride;
       tile.epilogue.residual = at(operands.epilogue.residual, from);
       tile.epilogue.mask = at(operands.epilogue.mask, from);
@@ -358,6 +362,12 @@ void Gemm::RunFewPanel(const Operands& operands, int64_t column, float* c, int64
   }
 }
 
+void Gemm::WidenFew(const float* a, float* to) const {
+  for (int64_t row = 0; row < m_; ++row) {
+    simd_.widen_pairs(a + row * a_stride_, StoredK(), to + row * shape_.k);
+  }
+}
+
 void Gemm::RunFew(const Operands& operands, const GemmEpilogue& epilogue, float* scratch,
                   ThreadPool* pool) const {
   constexpr int64_t kUnit = 64;  // columns: whole cache lines
@@ -366,7 +376,7 @@ void Gemm::RunFew(const Operands& operands, const GemmEpilogue& epilogue, float*
   };
   const float* a = operands.a;
   if (shape_.bf16) {
-    simd_.widen_pairs(a, m_ * k_ / 2, scratch);
+    WidenFew(a, scratch);
     a = scratch;
   }
   const auto* const b = reinterpret_cast<const std::byte*>(operands.b);

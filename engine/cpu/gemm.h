@@ -30,6 +30,9 @@ struct GemmShape {
   int64_t k = 0;
   bool a_transposed = false;  // A is stored [k, m]
   bool b_transposed = false;  // B is stored [n, k]
+  // Elements from row to row of A as it is stored; 0: no more than they are long. Even of bf16
+  // factors. REQUIRES: 0 with b_transposed.
+  int64_t a_stride = 0;
   // The factors are bf16; each two of k make a pair, whose second product is added before the first
   // one. REQUIRES: PairsBf16(k). Rows of B that are read where they lie are widened on the way.
   bool bf16 = false;
@@ -124,6 +127,8 @@ class Gemm {
 
   // Elements of B along k that few rows take: pairs of bf16 are one.
   int64_t StoredK() const { return shape_.bf16 ? shape_.k / 2 : shape_.k; }
+  // The few rows of A, of bf16, in fp32, as tiles take them.
+  void WidenFew(const float* a, float* to) const;
   // Returns what all tiles of the k block at `p` have in common, and the rest of one.
   Tile TileAt(const Operands& operands, int64_t p) const;
   void RunTile(const Operands& operands, int64_t row, int64_t rows, int64_t column,
@@ -159,7 +164,8 @@ class Gemm {
   bool swapped_ = false;     // tiles compute C^T
   int64_t m_ = 0;            // rows and columns of the tiles' product
   int64_t n_ = 0;
-  int64_t a_row_ = 0;  // of stored elements, as all strides
+  int64_t a_stride_ = 0;  // of A as it is given: of stored elements, or halves where it is a_k_
+  int64_t a_row_ = 0;     // of stored elements, as all strides
   int64_t a_k_ = 0;
   int64_t b_stride_ = 0;    // of the stored rows of B
   bool b_columns_ = false;  // B is stored [n, k] for the tiles: packing transposes

@@ -282,6 +282,50 @@ TEST(LargeGemmTest, RoundsBAsItPacksIt) {
   }
 }
 
+// Rows of A that lie farther apart than they are long are those of a dense A.
+TEST(LargeGemmTest, TakesRowsOfALongerStride) {
+  std::vector<GemmShape> shapes;
+  for (const int64_t m : {1, 2, 3, 5, 8, 9, 131}) {
+    shapes.push_back({.m = m, .n = 150, .k = 334});
+    shapes.push_back({.m = m, .n = 70, .k = 40, .a_transposed = true});
+  }
+  for (GemmShape shape : shapes) {
+    const Operands of(shape);
+    const int64_t rows = shape.a_transposed ? shape.k : shape.m;
+    const int64_t length = shape.a_transposed ? shape.m : shape.k;
+    const int64_t stride = (length + 1) / 2 * 2 + 4;
+    std::vector<float> apart(static_cast<size_t>(rows * stride), std::nanf(""));
+    for (int64_t row = 0; row < rows; ++row) {
+      std::copy_n(of.a.begin() + row * length, length, apart.begin() + row * stride);
+    }
+    const std::vector<uint16_t> a = Narrow(of.a), b = Narrow(of.b), apart_halves = Narrow(apart);
+    const GemmEpilogue epilogue{.bias = of.bias.data()};
+    for (const Isa isa : UsableIsas()) {
+      for (const int threads : {1, 3}) {
+        const auto multiply = [&](const void* from, const void* by, int64_t apart_by) {
+          shape.a_stride = apart_by;
+          return Multiplied(shape, from, by, of.c, false, epilogue, isa, threads);
+        };
+        const auto what = [&] {
+          return testing::Message() << Name(isa) << ", " << threads << " threads: " << shape.m
+                                    << " x " << shape.n << " x " << shape.k;
+        };
+        shape.bf16 = shape.pairs = false;
+        EXPECT_TRUE(EqualBits(multiply(apart.data(), of.b.data(), stride),
+                              multiply(of.a.data(), of.b.data(), 0)))
+            << what();
+        shape.bf16 = true;
+        for (const bool pairs : {false, true}) {
+          shape.pairs = pairs;
+          EXPECT_TRUE(EqualBits(multiply(apart_halves.data(), b.data(), stride),
+                                multiply(a.data(), b.data(), 0)))
+              << what() << (pairs ? ", pairs" : ", widened");
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts, GemmTest, testing::Bool());
 
 }  // namespace
