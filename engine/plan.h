@@ -117,8 +117,9 @@ class Plan {
   virtual int64_t TailBegin() const = 0;
   // Hex. Equal on every worker of a job, else they would compute different things.
   virtual std::string hash() const = 0;
-  // hash() but for RecomputeSpec::Mode::kAuto, whose level depends on memory: that of the same plan
-  // with nothing computed again, which has the same bits.
+  // hash() but where the level of recomputation follows from memory, which changes no bit: of
+  // RecomputeSpec::Mode::kAuto that of the same plan with nothing computed again, of kBlocks that
+  // of the plan with all blocks computed again.
   virtual std::string math_hash() const = 0;
   // The graph as text or DOT, after all passes.
   virtual std::string DumpText() const = 0;

@@ -178,7 +178,8 @@ struct RecomputeSpec {
   enum class Mode {
     kNone,
     kSelective,  // what is cheap
-    kBlocks,     // everything between the models' block borders
+    kBlocks,     // everything between the models' block borders, but for the last block where that
+                 // frees nothing
     kAuto,       // the least that brings the training step's arena to `arena_bytes` or less
   } mode = Mode::kNone;
   size_t arena_bytes = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The training step of a plan: its graph, what is made again of it, and where it lies in memory.
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -72,8 +73,13 @@ absl::StatusOr<Graph> CompiledPlan::BuildTraining(bool keeps_weights) const {
 absl::Status CompiledPlan::CompileTraining() {
   LS_ASSIGN_OR_RETURN(const Graph graph, BuildTraining(KeepsWeights()));
   LS_ASSIGN_OR_RETURN(recompute_level_, ChooseRecompute(graph));
+  // Which level that is changes no bit.
   if (spec_.recompute.mode == RecomputeSpec::Mode::kAuto && recompute_level_ > 0) {
     LS_RETURN_IF_ERROR(PlaceTraining(graph));
+    math_hash_ = MakeHash();
+  } else if (const int most = MostRecompute(graph);
+             spec_.recompute.mode == RecomputeSpec::Mode::kBlocks && recompute_level_ < most) {
+    LS_RETURN_IF_ERROR(PlaceTraining(Recompute(graph, kLossSeed, most)));
     math_hash_ = MakeHash();
   }
   if (KeepsWeights()) {  // which changes no bit
@@ -94,23 +100,46 @@ absl::StatusOr<int> CompiledPlan::ChooseRecompute(const Graph& graph) {
   const int most = MostRecompute(graph);
   if (spec_.recompute.mode == Mode::kNone) return 0;
   if (spec_.recompute.mode == Mode::kSelective) return kRecomputeSelective;
-  if (spec_.recompute.mode == Mode::kBlocks) return most;
-  const auto fits = [&](int level) -> absl::StatusOr<bool> {
+  const auto arena_of = [&](int level) -> absl::StatusOr<size_t> {
     LS_RETURN_IF_ERROR(LayOutTraining(Recompute(graph, kLossSeed, level)));
-    return train_.memory.arena_bytes <= spec_.recompute.arena_bytes;
+    return train_.memory.arena_bytes;
   };
-  // More is made again with each level, so less is kept: the first that fits is found by halving.
-  int low = 0, high = most;
+  if (spec_.recompute.mode == Mode::kBlocks) {
+    if (most == kRecomputeSelective) return most;  // no blocks
+    // The last block is needed at once, so that making it again may free nothing.
+    LS_ASSIGN_OR_RETURN(const size_t all, arena_of(most));
+    LS_ASSIGN_OR_RETURN(const size_t all_but_last, arena_of(most - 1));
+    return all_but_last <= all ? most - 1 : most;
+  }
+  const size_t room = spec_.recompute.arena_bytes;
+  LS_ASSIGN_OR_RETURN(size_t arena, arena_of(0));
+  if (arena <= room) return 0;
+  // More is made again with each level, so less is kept, as a rule: by halving a level is found
+  // that fits.
+  int low = 1, high = most;
   while (low < high) {
     const int middle = (low + high) / 2;
-    LS_ASSIGN_OR_RETURN(const bool enough, fits(middle));
-    if (enough) {
+    LS_ASSIGN_OR_RETURN(arena, arena_of(middle));
+    if (arena <= room) {
       high = middle;
     } else {
       low = middle + 1;
     }
   }
-  return low;
+  LS_ASSIGN_OR_RETURN(arena, arena_of(low));
+  if (arena <= room) return low;
+  // There may be one where the rule does not hold; else what takes least is what is asked for.
+  int best = 0;
+  size_t least = std::numeric_limits<size_t>::max();
+  for (int level = 0; level <= most; ++level) {
+    LS_ASSIGN_OR_RETURN(arena, arena_of(level));
+    if (arena < least) {
+      best = level;
+      least = arena;
+    }
+    if (arena <= room) break;
+  }
+  return best;
 }
 
 absl::Status CompiledPlan::PlaceTraining(const Graph& graph) {

@@ -23,10 +23,14 @@ class RecomputePass {
     LS_CHECK(leaf >= 0) << seed;
     backward_.resize(graph.nodes().size(), false);
     backward_[static_cast<size_t>(leaf)] = true;
+    bool begun = false;
     for (size_t id = 0; id < backward_.size(); ++id) {
-      for (const Value& input : graph.nodes()[id].inputs) {
-        if (backward_[static_cast<size_t>(input.node)]) backward_[id] = true;
-      }
+      const Node& node = graph.nodes()[id];
+      if (node.op->leaf) continue;
+      for (const Value& input : node.inputs) begun |= backward_[static_cast<size_t>(input.node)];
+      // What stands behind the first of them is made when it is needed, and once: the rounding of a
+      // weight for a product of the backward pass.
+      backward_[id] = begun;
     }
     for (const Value& value : graph.boundaries()) boundaries_.insert(value);
   }
@@ -135,7 +139,7 @@ class RecomputePass {
   const Graph& graph_;
   const int level_;
   Rewriter rewriter_;
-  std::vector<bool> backward_;  // by node
+  std::vector<bool> backward_;  // by node: what depends on the seed, and all behind the first such
   std::set<Value> boundaries_;  // in the order of the graph
   std::set<Value> needed_;      // bases that the backward pass reads
   std::set<int> cheap_;         // nodes

@@ -26,8 +26,8 @@ inline constexpr int kRecomputeSelective = 1;
 // The level at which all blocks are made again.
 int MostRecompute(const Graph& graph);
 
-// `graph`, a whole training step, at `level`. Its backward pass is what depends on the leaf named
-// `seed`.
+// `graph`, a whole training step, at `level`. Its backward pass begins with the first node that
+// depends on the leaf named `seed`; all behind that is made once, where it stands.
 Graph Recompute(const Graph& graph, const std::string& seed, int level);
 
 }  // namespace lockstep::engine
