@@ -62,7 +62,9 @@ struct NodeInfo {
   std::vector<std::string> shapes;  // of its outputs: "f32[64,256]"
   // For each output: the (node, output) of the graph before all passes that it is. Equal for every
   // plan of the same job, whatever its passes are.
+  // Negative nodes are of values that no such graph has.
   std::vector<std::pair<int, int>> origins;
+  std::string format;        // of what is rounded to FP8: "e4m3", "e5m2"; else empty
   bool runs = false;         // false: a leaf or a view, which has no kernel
   bool scaled = false;       // what it makes depends on the loss's scale
   double flops = 0;          // a multiplication and an addition count as two

@@ -10,6 +10,7 @@
 #include "engine/exec/logits.h"
 #include "engine/exec/plan.h"
 #include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 
 namespace lockstep::engine {
 namespace {
@@ -88,6 +89,7 @@ std::vector<NodeInfo> CompiledPlan::Nodes(ProgramKind kind) const {
       const Value origin = program.graph.Origin({id, o});
       info.origins.emplace_back(origin.node, origin.output);
     }
+    if (node.op == &ops::kQuantizeFp8) info.format = node.attrs.String("format");
     info.runs = !node.op->leaf && !node.op->view;
     info.scaled = node.op->leaf && node.name == kLossSeed;
     for (const Value& input : node.inputs) {

@@ -33,8 +33,10 @@ Graph AddDeposits(const Graph& graph) {
       const Value value = graph.outputs()[i].second;
       const auto& of = readers[static_cast<size_t>(value.node)][static_cast<size_t>(value.output)];
       const bool born = graph.node(id).op->accumulates && of.size() == 1;
-      placed[i] =
-          born ? rewriter.Map(value) : rewriter.to().Add(ops::kDeposit, {rewriter.Map(value)});
+      placed[i] = rewriter.Map(value);
+      if (born) continue;
+      placed[i] = rewriter.to().Add(ops::kDeposit, {placed[i]});
+      rewriter.to().SetOrigin(placed[i], graph.Origin(value));
     }
   }
   Graph made = std::move(rewriter.to());

@@ -86,6 +86,9 @@ class Walk {
                                  norm.inputs[4]};
     if (conv.inputs.size() == 3) inputs.push_back(conv.inputs[2]);
     const Value folded = rewriter_.to().Add(ops::kFoldBatchNorm, rewriter_.Map(inputs), norm.attrs);
+    for (int o = 0; o < 2; ++o) {  // no values of the graph before
+      rewriter_.to().SetOrigin({folded.node, o}, {-1 - graph_.Origin({id, 0}).node, 1 + o});
+    }
     return rewriter_.to().Add(ops::kConv2d,
                               {rewriter_.Map(conv.inputs[0]), folded, {folded.node, 1}}, conv.attrs,
                               conv.name);

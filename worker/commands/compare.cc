@@ -40,12 +40,20 @@ std::vector<double> ValuesOf(const engine::TensorView& view) {
   return values;
 }
 
+// How an output of a node is stored: its type, and the format of what is rounded to FP8.
+std::string StoredAs(const engine::NodeInfo& info, size_t output) {
+  const std::string& shape = info.shapes[output];
+  return absl::StrCat(shape.substr(0, shape.find('[')), " ", info.format);
+}
+
 struct Kept {
   int node = 0;
+  std::string stored;
   std::vector<float> values;  // fp64 sums lose digits here, as what they are compared with does
 };
 
-// Keeps every value of a training program by its origin.
+// Keeps every value of a training program by its origin and by how it is stored: a value and its
+// roundings have one origin.
 class Keeper : public engine::NodeObserver {
  public:
   explicit Keeper(const engine::Plan& plan) : nodes_(plan.Nodes(engine::ProgramKind::kTraining)) {}
@@ -54,17 +62,34 @@ class Keeper : public engine::NodeObserver {
                          absl::Span<const engine::TensorView> outputs) override {
     const engine::NodeInfo& info = nodes_[static_cast<size_t>(node)];
     for (size_t o = 0; o < outputs.size(); ++o) {
+      if (Find(info.origins[o], StoredAs(info, o)) != nullptr) continue;  // made again
       const std::vector<double> values = ValuesOf(outputs[o]);
-      kept_[info.origins[o]] = {node, {values.begin(), values.end()}};
+      kept_[info.origins[o]].push_back({node, StoredAs(info, o), {values.begin(), values.end()}});
     }
     return absl::OkStatus();
   }
-  const std::map<Origin, Kept>& kept() const { return kept_; }
+  size_t origins() const { return kept_.size(); }
+  // What is kept of an origin, or null: what is stored so, or the first, which is not rounded if
+  // anything of it is.
+  const Kept* FindOrFirst(const Origin& origin, const std::string& stored) const {
+    if (const Kept* const same = Find(origin, stored)) return same;
+    const auto it = kept_.find(origin);
+    return it == kept_.end() ? nullptr : &it->second.front();
+  }
   const std::vector<engine::NodeInfo>& nodes() const { return nodes_; }
 
  private:
+  const Kept* Find(const Origin& origin, const std::string& stored) const {
+    const auto it = kept_.find(origin);
+    if (it == kept_.end()) return nullptr;
+    for (const Kept& kept : it->second) {
+      if (kept.stored == stored) return &kept;
+    }
+    return nullptr;
+  }
+
   const std::vector<engine::NodeInfo> nodes_;
-  std::map<Origin, Kept> kept_;
+  std::map<Origin, std::vector<Kept>> kept_;  // none of them empty
 };
 
 std::string NodeName(const engine::NodeInfo& info) {
@@ -80,20 +105,21 @@ class Checker : public engine::NodeObserver {
   absl::Status AfterNode(engine::ProgramKind, int node,
                          absl::Span<const engine::TensorView> outputs) override {
     for (size_t o = 0; o < outputs.size(); ++o) {
-      const Origin& origin = nodes_[static_cast<size_t>(node)].origins[o];
-      const auto kept = a_.kept().find(origin);
-      if (kept == a_.kept().end()) {
+      const engine::NodeInfo& info = nodes_[static_cast<size_t>(node)];
+      const Origin& origin = info.origins[o];
+      const Kept* const kept = a_.FindOrFirst(origin, StoredAs(info, o));
+      if (kept == nullptr || static_cast<int64_t>(kept->values.size()) != outputs[o].elements()) {
         only_b_.insert(origin);
         continue;
       }
       ++result_.matched;
       both_.insert(origin);
-      Check(node, kept->second, ValuesOf(outputs[o]));
+      Check(node, *kept, ValuesOf(outputs[o]));
     }
     return absl::OkStatus();
   }
   Comparison result() {
-    result_.only_one = static_cast<int64_t>(a_.kept().size() - both_.size() + only_b_.size());
+    result_.only_one = static_cast<int64_t>(a_.origins() - both_.size() + only_b_.size());
     return result_;
   }
 
@@ -106,7 +132,7 @@ class Checker : public engine::NodeObserver {
     }
     const double allowed = tolerance_ * found.largest;
     double worst = -1;
-    for (size_t i = 0; i < b.size() && i < kept.values.size(); ++i) {
+    for (size_t i = 0; i < b.size(); ++i) {
       const double x = kept.values[i], y = static_cast<float>(b[i]);
       const bool both_same = x == y || (std::isnan(x) && std::isnan(y));
       double distance = both_same ? 0 : std::fabs(x - y);

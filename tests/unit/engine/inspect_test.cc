@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/engine/mlp_job.h"
+#include "tests/unit/engine/step_job.h"
 
 namespace lockstep::engine {
 namespace {
@@ -113,6 +113,44 @@ TEST(Inspect, AnObservedRunSeesEveryNodeAndHasTheSameBits) {
   EXPECT_THAT(std::string(watched.RunShard(1, 0, b.floats()).message()), HasSubstr("stop here"));
   watched.executor->Observe(nullptr);
   EXPECT_TRUE(watched.RunShard(1, 0, b.floats()).ok());
+}
+
+// "[64,256]" of "f32[64,256]".
+std::string ExtentsOf(const std::string& shape) { return shape.substr(shape.find('[')); }
+
+// Whatever passes a plan went through: an origin is a value of the graph before them, of the same
+// extents, or is said to be none.
+TEST(Inspect, OriginsAreOfTheGraphBeforeAllPasses) {
+  for (const ModelCase& model : kModelCases) {
+    TrainSpec plain = model.spec();
+    plain.passes.fuse = false;
+    const auto before = Plan::Compile(plain).value();
+    for (const auto kind : {ProgramKind::kTraining, ProgramKind::kEvaluation}) {
+      std::map<std::pair<int, int>, std::string> extents;
+      for (const NodeInfo& node : before->Nodes(kind)) {
+        for (size_t o = 0; o < node.origins.size(); ++o) {
+          ASSERT_GE(node.origins[o].first, 0) << node.text;
+          const std::string own = ExtentsOf(node.shapes[o]);
+          ASSERT_EQ(extents.emplace(node.origins[o], own).first->second, own) << node.text;
+        }
+      }
+      for (const char* precision : {"fp32", "bf16"}) {
+        for (const auto mode : {RecomputeSpec::Mode::kNone, RecomputeSpec::Mode::kBlocks}) {
+          TrainSpec spec = model.spec();
+          spec.precision = precision;
+          spec.recompute.mode = mode;
+          for (const NodeInfo& node : Plan::Compile(spec).value()->Nodes(kind)) {
+            for (size_t o = 0; o < node.origins.size(); ++o) {
+              if (node.origins[o].first < 0) continue;
+              ASSERT_TRUE(extents.contains(node.origins[o])) << model.name << ": " << node.text;
+              ASSERT_EQ(extents.at(node.origins[o]), ExtentsOf(node.shapes[o]))
+                  << model.name << ": " << node.text;
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Inspect, ValuesOfOneOriginAreTheSameWithAndWithoutFusion) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a job needs and costs, the comparison of variants, saved models.
+// What a job needs and costs, saved models.
 #include <unistd.h>
 
 #include <filesystem>
@@ -14,7 +14,6 @@
 #include "tests/unit/worker/small_job.h"
 #include "worker/checkpoint/model_writer.h"
 #include "worker/commands/answers.h"
-#include "worker/commands/compare.h"
 #include "worker/commands/job_report.h"
 #include "worker/commands/saved_model.h"
 #include "worker/setup/memory_need.h"
@@ -238,79 +237,6 @@ TEST(JobReport, WarnsOfAMuonThatTrainsNothing) {
   spec.mutable_train()->mutable_model()->mutable_mlp()->clear_hidden();
   EXPECT_THAT(warnings(),
               testing::ElementsAre(HasSubstr("'train.optimizer.muon': there is no hidden matrix")));
-}
-
-TEST(Variants, AreWordsJoinedByPlus) {
-  const engine::TrainSpec spec;
-  const auto variant = VariantOf(spec, "unfused+portable+unplanned");
-  ASSERT_TRUE(variant.ok());
-  EXPECT_FALSE(variant->passes.fuse);
-  EXPECT_FALSE(variant->passes.reuse_memory);
-  EXPECT_EQ(variant->passes.isa, "portable");
-  const auto without = VariantOf(spec, "without_loss+portable");
-  ASSERT_TRUE(without.ok());
-  EXPECT_TRUE(without->passes.fuse && without->passes.patterns.pools);
-  EXPECT_FALSE(without->passes.patterns.loss);
-  EXPECT_FALSE(VariantOf(spec, "without_").ok());
-  EXPECT_THAT(std::string(VariantOf(spec, "fusd").status().message()), HasSubstr("'fusd'"));
-}
-
-class CompareTest : public testing::Test {
- protected:
-  CompareTest() : job_(SmallJob()) {
-    for (const FieldSpec& field : job_.data.train->fields()) {
-      memory_.push_back(AllocateAligned(12 * field.bytes()));
-      fields_.push_back(memory_.back().get());
-    }
-    std::vector<int64_t> indices(12);
-    for (int64_t i = 0; i < 12; ++i) indices[static_cast<size_t>(i)] = i;
-    EXPECT_TRUE(job_.data.train->ReadBatch({indices}, fields_).ok());
-  }
-  Comparison Run(const std::string& a, const std::string& b, double tolerance) {
-    const engine::TrainSpec& spec = job_.compiled.plan->spec();
-    const std::vector<const void*> fields(fields_.begin(), fields_.end());
-    return Compare(VariantOf(spec, a).value(), VariantOf(spec, b).value(), 1, 0, fields, tolerance)
-        .value();
-  }
-  Compiled job_;
-  std::vector<AlignedMemory> memory_;
-  std::vector<void*> fields_;
-};
-
-TEST_F(CompareTest, PlannedIsUnplannedToTheBit) {
-  const Comparison result = Run("planned", "unplanned", 1e-30);
-  EXPECT_FALSE(result.first.found);
-  EXPECT_EQ(result.worst, 0);
-  EXPECT_EQ(result.only_one, 0);
-  EXPECT_GT(result.matched, 5);
-}
-
-TEST_F(CompareTest, InstructionSetsAreTheSameToTheBit) {
-  const Comparison result = Run("fused", "unfused+portable", 1e-30);
-  EXPECT_FALSE(result.first.found);
-  EXPECT_EQ(result.worst, 0);
-}
-
-TEST_F(CompareTest, OtherRoundingsAreWithinToleranceAndNamedBeyondIt) {
-  // A gradient whose relu lies on the other side of 0 is 0.54 off.
-  const Comparison within = Run("fused", "unfused+bf16", 0.6);
-  EXPECT_FALSE(within.first.found);
-  EXPECT_GT(within.only_one, 0);  // what fusion removes
-  EXPECT_GT(within.worst, 0);
-  const Comparison beyond = Run("fused", "unfused+bf16", 1e-12);
-  ASSERT_TRUE(beyond.first.found);
-  EXPECT_THAT(beyond.first.a_node, HasSubstr("linear("));
-  EXPECT_NE(beyond.first.a, beyond.first.b);
-  EXPECT_NEAR(beyond.first.a, beyond.first.b, 0.02);
-  EXPECT_GT(beyond.first.over, 0);
-}
-
-// A value and its roundings have one origin, which counts once.
-TEST_F(CompareTest, RoundedCopiesAreNotMissing) {
-  const Comparison result = Run("unfused", "unfused+bf16", 1);
-  const Comparison reverse = Run("unfused+bf16", "unfused", 1);
-  EXPECT_GT(result.matched, reverse.matched);
-  EXPECT_EQ(result.only_one, reverse.only_one);
 }
 
 class SavedModelTest : public testing::Test {
