@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_ENGINE_PASSES_REWRITER_H_
 #define LOCKSTEP_ENGINE_PASSES_REWRITER_H_
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -61,16 +62,33 @@ class Rewriter {
   }
   // The new graph, to append to.
   Graph& to() { return to_; }
-  // The new graph with the old one's outputs and boundaries.
+  // The new graph with the old one's outputs and boundaries. A boundary that is no value of its own
+  // any more is where its block is left now.
   Graph Finish() {
     for (const Value& value : from_.boundaries()) {
-      if (Has(value)) to_.AddBoundary(Map(value));
+      const Value left = Absorbing(value);
+      const std::vector<Value>& set = to_.boundaries();
+      if (left.valid() && (set.empty() || set.back() != left)) to_.AddBoundary(left);
     }
     for (const auto& [name, value] : from_.outputs()) to_.AddOutput(name, Map(value));
     return std::move(to_);
   }
 
  private:
+  // Returns what stands for `value`, or else for the first value that was made of it; invalid where
+  // nothing does.
+  Value Absorbing(Value value) const {
+    int id = value.node;
+    while (!Has(value)) {
+      const auto reads = [&](const Value& input) { return input == value; };
+      do {
+        if (++id == static_cast<int>(from_.nodes().size())) return Value();
+      } while (std::none_of(from_.node(id).inputs.begin(), from_.node(id).inputs.end(), reads));
+      value = {id, 0};
+    }
+    return Map(value);
+  }
+
   const Graph& from_;
   Graph to_;
   std::map<Value, Value> map_;

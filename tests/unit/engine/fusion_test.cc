@@ -140,6 +140,38 @@ Value TwoLayers(Net* net, const OpDef& op, const Attrs& attrs, bool in_out) {
   return net->Add(ops::kLinear, {net->Add(op, {z}, attrs), weight("v", 70, 21)}, product);
 }
 
+// A block of the model ends where its last value is left: with a relu that takes it in.
+TEST(FusionTest, LeavesTheBordersOfBlocks) {
+  const Attrs window = {{"padding", Shape{1, 1}}};
+  for (const OpDef* op : {&ops::kLinear, &ops::kConv2d, &ops::kBatchNorm}) {
+    for (const bool twice : {false, true}) {
+      Net net;
+      const bool linear = op == &ops::kLinear;
+      Value x = linear ? net.Leaf("x", {6, 8}) : net.Leaf("x", {2, 6, 5, 8});
+      for (const std::string layer : {"0", "1"}) {
+        std::vector<Value> operands = {x};
+        if (linear) operands.push_back(net.Leaf("w" + layer, {8, 8}));
+        if (op == &ops::kConv2d) operands.push_back(net.Leaf("w" + layer, {8, 8, 3, 3}));
+        if (op == &ops::kBatchNorm) operands.push_back(net.Leaf("g" + layer, {8}));
+        operands.push_back(net.Leaf("b" + layer, {8}));
+        const Attrs attrs = linear ? Attrs() : op == &ops::kConv2d ? window : Attrs{{"eps", 1e-5}};
+        x = net.Add(*op, operands, attrs);
+        net.graph()->AddBoundary(x);
+        x = net.Add(ops::kRelu, {x});
+        if (twice) net.graph()->AddBoundary(x);  // which is the same one then
+      }
+      const Graph plain = net.Finish(x);
+      const Graph fused = Fuse(plain);
+      EXPECT_EQ(Count(fused, ops::kRelu), 0);
+      ASSERT_EQ(fused.boundaries().size(), 2u) << op->name;
+      for (const Value& border : fused.boundaries()) {
+        EXPECT_EQ(fused.node(border.node).op, op);
+        EXPECT_EQ(fused.node(border.node).attrs.String("activation"), "relu");
+      }
+    }
+  }
+}
+
 TEST(ActivationFusionTest, GivesTheBitsOfTheNodesByThemselves) {
   const Attrs erf = {{"approximate", std::string("none")}};
   const Attrs tanh = {{"approximate", std::string("tanh")}};
