@@ -17,6 +17,40 @@ void CheckHeads(const std::string& model, int64_t heads, int64_t width, const Er
   error(path, absl::StrCat("'", path, "' ", heads, " does not divide 'width' ", width));
 }
 
+void CheckPool(const PoolLayer& pool, const std::string& path, const ErrorAt& error) {
+  if (2 * pool.padding() <= pool.kernel()) return;
+  error(path + ".padding", absl::StrCat("'", path, ".padding' ", pool.padding(),
+                                        " is more than half of 'kernel' ", pool.kernel()));
+}
+
+// What the images and the layers before decide is left to the workers. `ends`: the last of the
+// layers gives the classes.
+void CheckLayers(const google::protobuf::RepeatedPtrField<Layer>& layers, const std::string& list,
+                 bool ends, const ErrorAt& error) {
+  for (int i = 0; i < layers.size(); ++i) {
+    const Layer& layer = layers[i];
+    const std::string path = absl::StrCat(list, "[", i, "]");
+    if (layer.has_linear() && layer.linear().features() == 0 && !(ends && i + 1 == layers.size())) {
+      error(path + ".linear.features",
+            absl::StrCat("'", path,
+                         ".linear' needs 'features': only the last layer may leave them "
+                         "out, which gives the classes"));
+    }
+    if (layer.has_conv() && layer.conv().groups() > 1 &&
+        layer.conv().channels() % layer.conv().groups() != 0) {
+      error(path + ".conv.groups",
+            absl::StrCat("'", path, ".conv.groups' ", layer.conv().groups(),
+                         " does not divide 'channels' ", layer.conv().channels()));
+    }
+    if (layer.has_max_pool()) CheckPool(layer.max_pool(), path + ".max_pool", error);
+    if (layer.has_avg_pool()) CheckPool(layer.avg_pool(), path + ".avg_pool", error);
+    if (layer.has_residual()) {
+      CheckLayers(layer.residual().body(), path + ".residual.body", false, error);
+      CheckLayers(layer.residual().shortcut(), path + ".residual.shortcut", false, error);
+    }
+  }
+}
+
 void CheckModel(const Model& model, const ErrorAt& error) {
   CheckHeads("gpt", model.gpt().heads(), model.gpt().width(), error);
   CheckHeads("bert", model.bert().heads(), model.bert().width(), error);
@@ -29,6 +63,7 @@ void CheckModel(const Model& model, const ErrorAt& error) {
     error("train.model.layers",
           "'train.model.layers' needs a layer at least: sequence: [linear: {}]");
   }
+  CheckLayers(model.layers().sequence(), "train.model.layers.sequence", true, error);
 }
 
 // A device that is "auto" may be either, and workers who are given the CPU say this themselves; so

@@ -13,12 +13,10 @@
 namespace lockstep::engine::cpu {
 namespace {
 
-constexpr int64_t kMaxWindow = 1024;
-
 // The pixels of image `x` below one place of the window.
 struct Place {
-  const float* x[kMaxWindow];
-  float* dx[kMaxWindow];
+  const float** x;
+  float** dx;
   int64_t count = 0;
 };
 
@@ -51,10 +49,14 @@ class Pool {
     const int64_t count = count_padding_ ? window_.kernel[0] * window_.kernel[1] : place.count;
     return 1.0f / static_cast<float>(count);
   }
+  // Bytes of one thread's scratch, in which it notes where the pixels of a window are.
+  size_t PlaceBytes() const {
+    return (2 * static_cast<size_t>(MostPixels()) * sizeof(float*) + 63) / 64 * 64;
+  }
   // body(place, offset of the place in y) for the windows of `image`; x and dx may be null.
   template <typename Body>
-  void ForPlaces(int64_t image, const float* x, float* dx, const Body& body) const {
-    Place place;
+  void ForPlaces(int64_t image, const float* x, float* dx, void* scratch, const Body& body) const {
+    Place place{static_cast<const float**>(scratch), static_cast<float**>(scratch) + MostPixels()};
     for (int64_t r = 0; r < rows_; ++r) {
       for (int64_t c = 0; c < columns_; ++c) {
         place.count = 0;
@@ -76,6 +78,11 @@ class Pool {
   }
 
  private:
+  // Of one window.
+  int64_t MostPixels() const {
+    return std::min(window_.kernel[0], height_) * std::min(window_.kernel[1], width_);
+  }
+
   const int64_t images_, height_, width_, channels_, rows_, columns_;
   const bool count_padding_;
   Window window_;
@@ -90,7 +97,8 @@ struct PoolNode {
   bool relu;
 };
 
-template <void (*kBody)(const PoolNode&, const RunContext&, int64_t image)>
+// `scratch`: the thread's.
+template <void (*kBody)(const PoolNode&, const RunContext&, int64_t image, void* scratch)>
 class PoolKernel : public CpuKernel {
  public:
   explicit PoolKernel(PoolNode node) : node_(std::move(node)) {}
@@ -98,8 +106,10 @@ class PoolKernel : public CpuKernel {
   void Run(const RunContext& context) const override {
     context.pool->Run([&](int index) {
       const auto [begin, end] = PartOf(node_.pool.images(), index, context.pool->threads());
+      void* const scratch = context.At<std::byte>(node_.operands.scratch) +
+                            static_cast<size_t>(index) * node_.pool.PlaceBytes();
       for (int64_t image = begin; image < end; ++image) {
-        kBody(node_, context, image);
+        kBody(node_, context, image, scratch);
         context.pool->Moved();
       }
     });
@@ -109,54 +119,66 @@ class PoolKernel : public CpuKernel {
   const PoolNode node_;
 };
 
-void MaxBody(const PoolNode& node, const RunContext& context, int64_t image) {
+void MaxBody(const PoolNode& node, const RunContext& context, int64_t image, void* scratch) {
   float* y = context.At<float>(node.operands.outputs[0]);
-  node.pool.ForPlaces(image, context.At<float>(node.operands.inputs[0]), nullptr,
+  node.pool.ForPlaces(image, context.At<float>(node.operands.inputs[0]), nullptr, scratch,
                       [&](const Place& place, int64_t at) {
                         node.image.largest(place.x, place.count, node.pool.channels(), y + at);
                       });
 }
 
-void MaxBackwardBody(const PoolNode& node, const RunContext& context, int64_t image) {
+void MaxBackwardBody(const PoolNode& node, const RunContext& context, int64_t image,
+                     void* scratch) {
   const float* dy = context.At<float>(node.operands.inputs[0]);
   float* dx = context.At<float>(node.operands.outputs[0]);
   const bool store = node.pool.covers();
   if (!store) std::fill_n(dx + image * node.pool.image_floats(), node.pool.image_floats(), 0.0f);
-  node.pool.ForPlaces(image, context.At<float>(node.operands.inputs[1]), dx,
+  node.pool.ForPlaces(image, context.At<float>(node.operands.inputs[1]), dx, scratch,
                       [&](const Place& place, int64_t at) {
                         node.image.largest_gradient(place.x, place.dx, place.count, dy + at,
                                                     node.pool.channels(), node.relu, store);
                       });
 }
 
-void AverageBody(const PoolNode& node, const RunContext& context, int64_t image) {
+void AverageBody(const PoolNode& node, const RunContext& context, int64_t image, void* scratch) {
   float* y = context.At<float>(node.operands.outputs[0]);
-  node.pool.ForPlaces(image, context.At<float>(node.operands.inputs[0]), nullptr,
+  node.pool.ForPlaces(image, context.At<float>(node.operands.inputs[0]), nullptr, scratch,
                       [&](const Place& place, int64_t at) {
                         node.image.average(place.x, place.count, node.pool.Factor(place),
                                            node.pool.channels(), y + at);
                       });
 }
 
-void AverageBackwardBody(const PoolNode& node, const RunContext& context, int64_t image) {
+void AverageBackwardBody(const PoolNode& node, const RunContext& context, int64_t image,
+                         void* scratch) {
   const float* dy = context.At<float>(node.operands.inputs[0]);
   float* dx = context.At<float>(node.operands.outputs[0]);
   const bool store = node.pool.covers();
   if (!store) std::fill_n(dx + image * node.pool.image_floats(), node.pool.image_floats(), 0.0f);
-  node.pool.ForPlaces(image, nullptr, dx, [&](const Place& place, int64_t at) {
+  node.pool.ForPlaces(image, nullptr, dx, scratch, [&](const Place& place, int64_t at) {
     for (int64_t i = 0; i < place.count; ++i) {
       node.simd.scale(dy + at, node.pool.Factor(place), node.pool.channels(), !store, place.dx[i]);
     }
   });
 }
 
-template <void (*kBody)(const PoolNode&, const RunContext&, int64_t), bool kBackward>
-std::unique_ptr<CpuKernel> PreparePool(const Graph& graph, const Node& node,
-                                       const KernelOperands& operands, const CpuTarget& target) {
+template <bool kBackward>
+Pool PoolOf(const Graph& graph, const Node& node) {
   const TensorType& in = graph.type(node.inputs[0]);
   const TensorType& out = node.outputs[0];
-  PoolNode made{Pool(kBackward ? out : in, kBackward ? in : out, node.attrs), SimdFor(target.isa),
-                ImageSimdFor(target.isa), operands, node.attrs.Int("relu") != 0};
+  return Pool(kBackward ? out : in, kBackward ? in : out, node.attrs);
+}
+
+template <bool kBackward>
+size_t PoolScratch(const Graph& graph, const Node& node, const CpuTarget& target) {
+  return PoolOf<kBackward>(graph, node).PlaceBytes() * static_cast<size_t>(target.threads);
+}
+
+template <void (*kBody)(const PoolNode&, const RunContext&, int64_t, void*), bool kBackward>
+std::unique_ptr<CpuKernel> PreparePool(const Graph& graph, const Node& node,
+                                       const KernelOperands& operands, const CpuTarget& target) {
+  PoolNode made{PoolOf<kBackward>(graph, node), SimdFor(target.isa), ImageSimdFor(target.isa),
+                operands, node.attrs.Int("relu") != 0};
   return std::make_unique<PoolKernel<kBody>>(std::move(made));
 }
 
@@ -239,13 +261,17 @@ std::unique_ptr<CpuKernel> PrepareGlobalBackward(const Graph& graph, const Node&
 
 }  // namespace
 
-const CpuKernelDef kMaxPool2d = {.prepare = PreparePool<MaxBody, false>,
+const CpuKernelDef kMaxPool2d = {.scratch_bytes = PoolScratch<false>,
+                                 .prepare = PreparePool<MaxBody, false>,
                                  .op_class = OpClass::kImages};
-const CpuKernelDef kMaxPool2dBackward = {.prepare = PreparePool<MaxBackwardBody, true>,
+const CpuKernelDef kMaxPool2dBackward = {.scratch_bytes = PoolScratch<true>,
+                                         .prepare = PreparePool<MaxBackwardBody, true>,
                                          .op_class = OpClass::kImages};
-const CpuKernelDef kAvgPool2d = {.prepare = PreparePool<AverageBody, false>,
+const CpuKernelDef kAvgPool2d = {.scratch_bytes = PoolScratch<false>,
+                                 .prepare = PreparePool<AverageBody, false>,
                                  .op_class = OpClass::kImages};
-const CpuKernelDef kAvgPool2dBackward = {.prepare = PreparePool<AverageBackwardBody, true>,
+const CpuKernelDef kAvgPool2dBackward = {.scratch_bytes = PoolScratch<true>,
+                                         .prepare = PreparePool<AverageBackwardBody, true>,
                                          .op_class = OpClass::kImages};
 const CpuKernelDef kGlobalAveragePool = {.prepare = PrepareGlobal, .op_class = OpClass::kImages};
 const CpuKernelDef kGlobalAveragePoolBackward = {.prepare = PrepareGlobalBackward,
