@@ -10,7 +10,8 @@
 namespace lockstep::engine {
 
 // After a step: `overflow` when its reduced gradients were not all finite. `*growth_count` are the
-// steps without one since the scale last changed. The scale stays a finite, normal fp32 number.
+// steps without one since the scale last changed. The scale stays a finite, normal fp32 number, and
+// does not back off below 1, or below `spec.init` where that is less.
 void UpdateLossScale(const LossScaleSpec& spec, bool overflow, double* scale,
                      int64_t* growth_count);
 

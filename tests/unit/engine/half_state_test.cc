@@ -94,6 +94,27 @@ TEST(LossScaleTest, StaysAFiniteNormalNumber) {
   EXPECT_EQ(scale, 0x1p-126);
 }
 
+// Below that no gradient's overflow is the scale's fault, and gradients would vanish: a run whose
+// activations overflow now and then would go on and learn nothing.
+TEST(LossScaleTest, BacksOffToOneOrToWhereItBegan) {
+  LossScaleSpec spec{.init = 1024, .growth = 2, .backoff = 0.25, .interval = 1};
+  double scale = 8;
+  int64_t count = 0;
+  UpdateLossScale(spec, true, &scale, &count);
+  EXPECT_EQ(scale, 2);
+  for (int i = 0; i < 3; ++i) UpdateLossScale(spec, true, &scale, &count);
+  EXPECT_EQ(scale, 1);
+  spec.init = 0.125;
+  for (int i = 0; i < 3; ++i) UpdateLossScale(spec, true, &scale, &count);
+  EXPECT_EQ(scale, 0.125);
+  // One from before is left where it is, and grows.
+  scale = 0x1p-20;
+  UpdateLossScale(spec, true, &scale, &count);
+  EXPECT_EQ(scale, 0x1p-20);
+  UpdateLossScale(spec, false, &scale, &count);
+  EXPECT_EQ(scale, 0x1p-19);
+}
+
 // ---- weights in 16 bits ----
 
 TEST(PureTest, EveryOptimizerMovesWeightsByItsUpdate) {
