@@ -10,6 +10,7 @@
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/simd/half_kernels.h"
 #include "engine/graph/op.h"
+#include "engine/ops/conv_method.h"
 #include "engine/ops/ops.h"
 
 namespace lockstep::engine {
@@ -18,8 +19,8 @@ namespace {
 // What the fp32 copies of a block may take: they stay in the second-level cache.
 constexpr int64_t kBlockBytes = 512 * 1024;
 // A matrix product reads its whole other factor for each block: it gets at least so many rows
-// (pixels, of images; more where nothing is summed over the blocks, since a convolution's filters
-// are larger yet when they are transformed).
+// (pixels, of images; more of them, since a convolution's filters are larger yet when they are
+// transformed).
 constexpr int64_t kProductRows = 256;
 constexpr int64_t kImagePixels = 768;
 constexpr int64_t kLeastRows = 16;
@@ -105,24 +106,30 @@ void Layout::ChooseBlock(const Node& node) {
     block = std::min(rows, kElementwiseBlock);
     return;
   }
-  int64_t row_bytes = 1, pixels = 1;
-  bool any = false;
+  int64_t row_values = 0, pixels = 1;
+  bool any = false, images = false;
   for (const std::vector<Operand>* operands : {&inputs, &outputs}) {
     for (const Operand& operand : *operands) {
       if (!operand.cut) continue;
       any = true;
-      if (operand.copied) row_bytes += operand.row_elements * static_cast<int64_t>(sizeof(float));
+      if (operand.copied) row_values += operand.row_elements;
       if (operand.type.shape.size() == 4) {
+        images = true;
         pixels = std::max(pixels, operand.type.shape[1] * operand.type.shape[2]);
       }
     }
   }
   if (!any) return;
-  const int64_t product_rows = pixels > 1 && rules.sums == 0 ? kImagePixels : kProductRows;
+  if (images && rules.sums != 0) {
+    block = SummedImages(rows, row_values, pixels);
+    return;
+  }
+  const int64_t product_rows = pixels > 1 ? kImagePixels : kProductRows;
   const int64_t least = rules.rounded != 0 ? (product_rows + pixels - 1) / pixels
                         : pixels > 1       ? 1
                                            : kLeastRows;
-  block = std::clamp<int64_t>(kBlockBytes / row_bytes, std::min(least, rows), rows);
+  const int64_t fit = kBlockBytes / (row_values * static_cast<int64_t>(sizeof(float)) + 1);
+  block = std::clamp(fit, std::min(least, rows), rows);
 }
 
 // A result may be made in the copy of an input that the op allows it to be written over.

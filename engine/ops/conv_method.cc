@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/ops/conv_method.h"
 
+#include <algorithm>
+
 namespace lockstep::engine {
 namespace {
 
@@ -13,6 +15,11 @@ constexpr int64_t kMaxDirectDepth = 32;
 constexpr int64_t kMinDirectFilters = 8;
 // The image with its border and the pooled rows beside it stay in L2.
 constexpr int64_t kMaxDirectFloats = 48 * 1024;
+
+// What widened images may take: they stay in L2.
+constexpr int64_t kSummedBytes = 512 * 1024;
+// A product reads and writes its whole result for each sum: that has at least so many counts of k.
+constexpr int64_t kSummedPixels = 256;
 
 int64_t Tiles(const ConvGeometry& g) {
   return g.whole_images * ((g.out_height + 1) / 2) * ((g.out_width + 1) / 2);
@@ -42,6 +49,12 @@ bool IsForDirect(const ConvGeometry& g) {
   return g.groups == 1 && g.taps() * g.channels <= kMaxDirectDepth &&
          g.filters >= kMinDirectFilters && g.out_height >= 2 && g.out_width >= 2 &&
          PaddedFloats(g) <= kMaxDirectFloats;
+}
+
+int64_t SummedImages(int64_t images, int64_t values, int64_t pixels) {
+  const int64_t fit = kSummedBytes / (4 * values + 1);
+  const int64_t least = (kSummedPixels + pixels - 1) / pixels;
+  return std::clamp(fit, std::min(least, images), images);
 }
 
 }  // namespace lockstep::engine

@@ -9,7 +9,7 @@
 //
 // Its transposition is the weight gradient: dg = G' [sum over tiles of (A dy A') . (B' d B)] G.
 // (Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2015.) The order of additions
-// depends on shapes and instruction set, never on the number of threads.
+// depends on shapes alone (docs/same_bits.md).
 // Thread-safety: immutable after construction.
 #ifndef LOCKSTEP_ENGINE_CPU_IMAGE_WINOGRAD_H_
 #define LOCKSTEP_ENGINE_CPU_IMAGE_WINOGRAD_H_
