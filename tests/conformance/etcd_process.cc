@@ -3,6 +3,10 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <google/protobuf/empty.pb.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/impl/client_unary_call.h>
+#include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -101,6 +105,22 @@ EtcdOptions EtcdProcess::options(const std::string& prefix) const {
   options.prefix = prefix;
   options.lease = absl::Seconds(20);  // nobody is deposed because the machine is busy
   return options;
+}
+
+void EtcdProcess::SetFull(bool full) {
+  // An AlarmRequest is {action = 1, memberID = 2, alarm = 3}: ACTIVATE is 1, DEACTIVATE 2, NOSPACE
+  // 1. A message that knows no fields has them as they are on the wire.
+  google::protobuf::Empty request, response;
+  ASSERT_TRUE(request.ParseFromString(full ? "\x08\x01\x18\x01" : "\x08\x02\x18\x01"));
+  const auto channel = grpc::CreateChannel(endpoint_, grpc::InsecureChannelCredentials());
+  const grpc::internal::RpcMethod method("/etcdserverpb.Maintenance/Alarm",
+                                         grpc::internal::RpcMethod::NORMAL_RPC);
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  const grpc::Status status =
+      grpc::internal::BlockingUnaryCall<google::protobuf::Empty, google::protobuf::Empty>(
+          channel.get(), method, &context, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
 }
 
 EtcdOptions EtcdProcess::NewOptions() { return options(absl::StrCat("/test", ++prefixes_, "/")); }

@@ -25,6 +25,8 @@ class EtcdProcess {
   // With a prefix that no other caller gets.
   EtcdOptions NewOptions();
   EtcdOptions options(const std::string& prefix) const;
+  // Raises the alarm of an etcd that has no space, or disarms it.
+  void SetFull(bool full);
   // On 127.0.0.1.
   int port() const { return port_; }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/clock.h"
+#include "common/thread.h"
 #include "coordinator/store/etcd/etcd_store.h"
 #include "coordinator/store/etcd/layout.h"
 #include "coordinator/store/etcd/options.h"
@@ -47,6 +48,15 @@ class EtcdStoreTest : public testing::Test {
     etcdserverpb::TxnRequest txn;
     txn.add_success()->mutable_request_delete_range()->set_key(layout_.Leader());
     ASSERT_TRUE(client.Txn(txn, kPatience).ok());
+  }
+  // The mark of the newest batch as it was at one of etcd's revisions; 0: now.
+  etcdserverpb::RangeResponse Mark(EtcdClient& client, int64_t revision = 0) {
+    etcdserverpb::RangeRequest request;
+    request.set_key(layout_.Newest());
+    request.set_revision(revision);
+    const auto found = client.Range(request, kPatience);
+    EXPECT_TRUE(found.ok()) << found.status();
+    return found.ok() ? *found : etcdserverpb::RangeResponse();
   }
   static std::vector<Put> Large(char value) {
     std::vector<Put> puts;
@@ -117,9 +127,7 @@ TEST_F(EtcdStoreTest, ALargeBatchIsWholeWhereverItsLeaderDies) {
     ASSERT_TRUE(first->PutBatch({{"huge", std::string(2 << 20, 'a')}}).ok());
   }
   EtcdClient client(options_);
-  etcdserverpb::RangeRequest newest;
-  newest.set_key(layout_.Newest());
-  const int64_t before = client.Range(newest, kPatience)->header().revision();
+  const int64_t before = Mark(client).header().revision();
   {
     const auto second = Lead();
     std::vector<Put> puts = Large('b');
@@ -127,7 +135,7 @@ TEST_F(EtcdStoreTest, ALargeBatchIsWholeWhereverItsLeaderDies) {
     puts.push_back({"row3", "", -1, true});
     ASSERT_TRUE(second->PutBatch(puts).ok());
   }
-  const int64_t after = client.Range(newest, kPatience)->header().revision();
+  const int64_t after = Mark(client).header().revision();
   ASSERT_GT(after - before, 6);
   int old_states = 0, new_states = 0;
   for (int64_t revision = before; revision <= after; ++revision) {
@@ -157,6 +165,22 @@ TEST_F(EtcdStoreTest, ALargeBatchIsWholeWhereverItsLeaderDies) {
   for (const auto& kv : *all) {
     EXPECT_THAT(kv.key(), Not(HasSubstr("/pieces/")));
     EXPECT_THAT(kv.key(), Not(HasSubstr("/parts/")));
+  }
+}
+
+// Copies of a large batch's transactions that come late: each is guarded by the mark as it was
+// before it, and each has changed it.
+TEST_F(EtcdStoreTest, NoTransactionOfALargeBatchHappensAfterALaterOne) {
+  const auto store = Lead();
+  ASSERT_TRUE(store->PutBatch({{"a", "1"}}).ok());
+  const int64_t before = Mark(store->etcd()).header().revision();
+  ASSERT_TRUE(store->PutBatch(Large('b')).ok());
+  const int64_t after = Mark(store->etcd()).header().revision();
+  ASSERT_GT(after - before, 6);
+  for (int64_t revision = before; revision <= after; ++revision) {
+    const auto mark = Mark(store->etcd(), revision);
+    ASSERT_EQ(mark.kvs_size(), 1);
+    EXPECT_EQ(mark.kvs(0).mod_revision(), revision);
   }
 }
 
@@ -223,6 +247,31 @@ TEST_F(EtcdStoreTest, LeadsAndWritesThoughEachAnswerTakesLong) {
   ASSERT_TRUE(store.ok()) << store.status();
   EXPECT_EQ(*(*store)->PutBatch({{"a", "1"}}), 1);
   EXPECT_TRUE(election.Leads());
+}
+
+// The first try is carried out and its answer late; the second is refused for want of space.
+TEST_F(EtcdStoreTest, WhatAnUnansweredTryHasWrittenIsWritten) {
+  LateAnswers late(etcd_->port(), absl::ZeroDuration());
+  EtcdClient direct(options_);
+  options_.endpoints = {late.address()};
+  const auto store = Lead();
+  ASSERT_TRUE(store->PutBatch({}).ok());
+  late.SetLate(absl::Milliseconds(1100));  // the first try waits for a second
+  absl::StatusOr<int64_t> put;
+  Thread writes("writes", [&] { put = store->PutBatch({{"a", "1"}}); });
+  while (Mark(direct).kvs().empty()) Clock::Real()->Sleep(absl::Milliseconds(1));
+  etcd_->SetFull(true);
+  writes.Join();
+  etcd_->SetFull(false);
+  ASSERT_TRUE(put.ok()) << put.status();
+  EXPECT_EQ(*put, 1);
+  EXPECT_EQ(*store->PutBatch({{"a", "2"}}), 2);
+  // One that came to nothing is refused.
+  etcd_->SetFull(true);
+  put = store->PutBatch({{"a", "3"}});
+  etcd_->SetFull(false);
+  EXPECT_TRUE(absl::IsResourceExhausted(put.status())) << put.status();
+  EXPECT_EQ(*store->PutBatch({{"a", "4"}}), 3);
 }
 
 TEST_F(EtcdStoreTest, OneOfTwoLeadsAndTheOtherFollowsAtOnceWhenItGoes) {

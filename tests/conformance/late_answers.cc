@@ -42,7 +42,7 @@ bool Pass(const UniqueFd& fd, const std::string& bytes) {
 
 LateAnswers::LateAnswers(int port, absl::Duration late)
     : port_(port),
-      late_(late),
+      late_nanos_(absl::ToInt64Nanoseconds(late)),
       stop_(::eventfd(0, EFD_CLOEXEC)),
       listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   sockaddr_in name = Loopback(0);
@@ -78,7 +78,8 @@ void LateAnswers::Serve(Connection& connection, short client, short server) {
   if (server != 0) {
     std::string answer = Take(connection.server);
     connection.over |= answer.empty();
-    connection.answers.emplace_back(Clock::Real()->Now() + late_, std::move(answer));
+    connection.answers.emplace_back(Clock::Real()->Now() + absl::Nanoseconds(late_nanos_.load()),
+                                    std::move(answer));
   }
 }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A way to a server on loopback on which what the server says comes late; what it is told does not.
-// Thread-safety: thread-compatible.
+// Thread-safety: thread-safe.
 #ifndef LOCKSTEP_TESTS_CONFORMANCE_LATE_ANSWERS_H_
 #define LOCKSTEP_TESTS_CONFORMANCE_LATE_ANSWERS_H_
 
+#include <atomic>
+#include <cstdint>
 #include <deque>
 #include <list>
 #include <string>
@@ -20,6 +22,8 @@ class LateAnswers {
   LateAnswers(int port, absl::Duration late);
   ~LateAnswers();
 
+  // From now on answers come so late.
+  void SetLate(absl::Duration late) { late_nanos_ = absl::ToInt64Nanoseconds(late); }
   // Where clients connect.
   const std::string& address() const { return address_; }
 
@@ -36,7 +40,7 @@ class LateAnswers {
   void Deliver(Connection& connection);
 
   const int port_;
-  const absl::Duration late_;
+  std::atomic<int64_t> late_nanos_;
   UniqueFd stop_, listener_;
   std::string address_;
   std::list<Connection> connections_;  // the thread's own

@@ -44,13 +44,14 @@ class EtcdStore : public Store {
     return absl::AbortedError("this coordinator leads no more, and its writes do not count");
   }
   absl::Status CompareRevisions(absl::Span<const Put> rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // A transaction that happens while this one leads and no batch has come after the newest.
+  // A transaction that happens while this one leads and no other has come after the last one.
   TxnRequest Guarded(std::vector<RequestOp> ops) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Adds the mark of a batch to one, after which the batch counts.
-  void Mark(const EtcdNewest& newest, TxnRequest& txn) const;
-  // Sends it until there is an answer; whether its guards held is in it.
-  absl::StatusOr<TxnResponse> Send(const TxnRequest& txn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status SendGuarded(std::vector<RequestOp> ops) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Sends it until there is an answer; whether its guards held is in it. An error says that it has
+  // not happened.
+  absl::StatusOr<TxnResponse> Send(TxnRequest txn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Carries the operations out and makes `newest` the mark. Each transaction writes the mark, with
+  // a number of its own, also where what counts stays as it is (`newest_`): so none is carried out
+  // after the next one, however late a copy of it comes.
   absl::Status SendMarked(std::vector<RequestOp> ops, EtcdNewest newest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status WriteInParts(const std::map<std::string, EtcdChange>& changes)
@@ -73,7 +74,7 @@ class EtcdStore : public Store {
   std::map<std::string, int> surplus_ ABSL_GUARDED_BY(mu_);  // pieces that an old batch left
   EtcdNewest newest_ ABSL_GUARDED_BY(mu_);
   int64_t newest_mod_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t number_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t number_ ABSL_GUARDED_BY(mu_) = 0;   // of transactions
   EtcdChanges unmoved_ ABSL_GUARDED_BY(mu_);  // of the newest batch, when it lies in parts
   absl::Time compact_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   int64_t compact_to_ ABSL_GUARDED_BY(mu_) = 0;
@@ -96,7 +97,7 @@ absl::Status EtcdStore::Init() {
                 << " rows";
     return Move();
   }
-  return content.has_parts ? SendGuarded({DropParts()}) : absl::OkStatus();
+  return content.has_parts ? SendMarked({DropParts()}, newest_) : absl::OkStatus();
 }
 
 RequestOp EtcdStore::DropParts() const {
@@ -122,22 +123,25 @@ TxnRequest EtcdStore::Guarded(std::vector<RequestOp> ops) const {
   return txn;
 }
 
-void EtcdStore::Mark(const EtcdNewest& newest, TxnRequest& txn) const {
-  auto* const put = txn.add_success()->mutable_request_put();
-  put->set_key(election_.layout().Newest());
-  put->set_value(newest.SerializeAsString());
-}
-
-absl::StatusOr<TxnResponse> EtcdStore::Send(const TxnRequest& txn) {
+absl::StatusOr<TxnResponse> EtcdStore::Send(TxnRequest txn) {
+  bool unanswered = false;
+  absl::Status refused;
   for (absl::Duration patience = kPatience;; patience *= 2) {
     const absl::Duration left = election_.Until() - election_.clock()->Now();
     if (left <= absl::ZeroDuration()) return LeadsNoMore();
     absl::StatusOr<TxnResponse> answer = etcd_.Txn(txn, std::min(left, patience));
     if (absl::IsUnavailable(answer.status())) {
+      unanswered = true;
       election_.clock()->Sleep(kTryAgain);
       continue;
     }
-    LS_RETURN_IF_ERROR(answer.status());
+    if (!answer.ok()) {
+      if (!unanswered || !refused.ok()) return answer.status();
+      // It says nothing of the tries that nobody answered: the guards do, which are read alone.
+      refused = answer.status();
+      txn.clear_success();
+      continue;
+    }
     // An answer that was waited for too long is none.
     if (!election_.Leads()) return LeadsNoMore();
     if (!answer->succeeded()) {
@@ -146,24 +150,21 @@ absl::StatusOr<TxnResponse> EtcdStore::Send(const TxnRequest& txn) {
         election_.Deposed();
         return LeadsNoMore();
       }
+    } else if (!refused.ok()) {
+      return refused;
     }
     return answer;
   }
-}
-
-absl::Status EtcdStore::SendGuarded(std::vector<RequestOp> ops) {
-  LS_ASSIGN_OR_RETURN(const TxnResponse answer, Send(Guarded(std::move(ops))));
-  if (answer.succeeded()) return absl::OkStatus();
-  election_.Deposed();
-  return absl::AbortedError("etcd holds a batch that this coordinator takes for refused");
 }
 
 absl::Status EtcdStore::SendMarked(std::vector<RequestOp> ops, EtcdNewest newest) {
   newest.set_leader(election_.created());
   newest.set_number(++number_);
   TxnRequest txn = Guarded(std::move(ops));
-  Mark(newest, txn);
-  LS_ASSIGN_OR_RETURN(const TxnResponse answer, Send(txn));
+  auto* const mark = txn.add_success()->mutable_request_put();
+  mark->set_key(election_.layout().Newest());
+  mark->set_value(newest.SerializeAsString());
+  LS_ASSIGN_OR_RETURN(const TxnResponse answer, Send(std::move(txn)));
   int64_t mod = answer.header().revision();
   if (!answer.succeeded()) {
     // It had happened, and the reply was lost; or an earlier one happened after its refusal.
@@ -236,14 +237,14 @@ absl::StatusOr<int64_t> EtcdStore::PutBatch(absl::Span<const Put> rows) {
 
 absl::Status EtcdStore::WriteInParts(const std::map<std::string, EtcdChange>& changes) {
   // What a batch left that came to nothing is in nobody's way, but must not look like this one's.
-  LS_RETURN_IF_ERROR(SendGuarded({DropParts()}));
+  LS_RETURN_IF_ERROR(SendMarked({DropParts()}, newest_));
   const std::vector<std::string> parts = CutChanges(changes);
   std::string text;
   for (size_t i = 0; i < parts.size(); ++i) {
     RequestOp op;
     op.mutable_request_put()->set_key(election_.layout().Part(static_cast<int>(i)));
     op.mutable_request_put()->set_value(parts[i]);
-    LS_RETURN_IF_ERROR(SendGuarded({std::move(op)}));
+    LS_RETURN_IF_ERROR(SendMarked({std::move(op)}, newest_));
     text += parts[i];
   }
   EtcdNewest newest;
@@ -267,7 +268,7 @@ absl::Status EtcdStore::Move() {
     }
   }
   for (std::vector<RequestOp>& some : CutOps(std::move(ops))) {
-    LS_RETURN_IF_ERROR(SendGuarded(std::move(some)));
+    LS_RETURN_IF_ERROR(SendMarked(std::move(some), newest_));
   }
   EtcdNewest newest;
   newest.set_revision(newest_.revision());

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows in an etcd cluster, written by the coordinator that leads (election.h). Each transaction is
-// guarded by the leader's key and by the batch before it: it happens once, in order, and only while
-// this coordinator's key is there, however often it is sent and however late it arrives. So a reply
-// that was lost is asked for by sending the same again. A batch that is too large for one
-// transaction is laid down in parts, counts wholly from the moment that one small transaction says
-// so, and is then moved into the rows; a coordinator that finds it half moved ends the move
+// guarded by the leader's key and by the transaction before it: it happens once, in order, and only
+// while this coordinator's key is there, however often it is sent and however late it arrives. So a
+// reply that was lost is asked for by sending the same again, and when that is refused by reading.
+// A batch that is too large for one transaction is laid down in parts, counts wholly from the
+// moment that one small transaction says so, and is then moved into the rows; a coordinator that
+// finds it half moved ends the move
 // (layout.h). Thread-safety: thread-safe.
 #ifndef LOCKSTEP_COORDINATOR_STORE_ETCD_ETCD_STORE_H_
 #define LOCKSTEP_COORDINATOR_STORE_ETCD_ETCD_STORE_H_

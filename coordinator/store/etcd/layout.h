@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store's keys in etcd and what they hold. Below the prefix:
 //   leader              EtcdLeader, with the lease of who leads
-//   newest              EtcdNewest, written in the transaction that makes a batch count
+//   newest              EtcdNewest, written in each transaction; of one it makes a batch count
 //   rows/KEY            EtcdRow
 //   pieces/HEX/NNNNNNNN further pieces of the value of the row whose key is HEX
 //   parts/NNNNNNNN      a batch that needs several transactions, as pieces of an EtcdChanges
