@@ -274,6 +274,26 @@ TEST_F(EtcdStoreTest, WhatAnUnansweredTryHasWrittenIsWritten) {
   EXPECT_EQ(*store->PutBatch({{"a", "4"}}), 3);
 }
 
+// The lease that is asked for would be over before it could be renewed.
+TEST_F(EtcdStoreTest, TheLeadIsHeldThoughEachAnswerTakesHalfTheLease) {
+  LateAnswers late(etcd_->port(), absl::Milliseconds(900));
+  options_.endpoints = {late.address()};
+  const absl::Duration lease = absl::Seconds(2);
+  absl::Notification won, lost;
+  Election::Callbacks callbacks;
+  callbacks.on_won = [&won] {
+    if (!won.HasBeenNotified()) won.Notify();
+  };
+  callbacks.on_lost = [&lost](const absl::Status&) { lost.Notify(); };
+  EtcdClient client(options_), other(options_);
+  Election first(&client, Clock::Real(), layout_, "first", lease, callbacks);
+  ASSERT_TRUE(won.WaitForNotificationWithTimeout(kPatience));
+  Election second(&other, Clock::Real(), layout_, "second", lease, {});
+  EXPECT_FALSE(lost.WaitForNotificationWithTimeout(4 * lease));
+  EXPECT_TRUE(first.Leads());
+  EXPECT_FALSE(second.Leads());
+}
+
 TEST_F(EtcdStoreTest, OneOfTwoLeadsAndTheOtherFollowsAtOnceWhenItGoes) {
   auto first = Lead();
   const absl::Time until = first->election().Until();

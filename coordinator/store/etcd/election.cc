@@ -21,6 +21,9 @@ constexpr absl::Duration kTryAgain = absl::Milliseconds(50);
 constexpr absl::Duration kPatience = absl::Milliseconds(500);
 constexpr absl::Duration kMostPatience = absl::Seconds(2);
 constexpr absl::Duration kFarewell = absl::Milliseconds(500);
+// A lease lasts as long as so many answers: the two that it takes to lead with it, and one that
+// renews it while the one before is still on its way.
+constexpr int kAnswersOfLease = 4;
 
 // Of the time that etcd gives, what this clock may not count wrongly.
 absl::Duration Usable(absl::Duration granted) { return granted * 9 / 10; }
@@ -96,10 +99,16 @@ template <typename Call>
 auto Election::Ask(absl::Duration most, const Call& call) {
   const absl::Time sent = clock_->Now();
   auto answer = call(std::min(patience_, most));
+  const absl::Duration took = clock_->Now() - sent;
+  if (answer.ok()) answers_took_ = {answers_took_.second, took};
   // With one endpoint there is none to go to instead.
-  patience_ = std::clamp(2 * (clock_->Now() - sent),
-                         etcd_->has_several() ? kPatience : kMostPatience, kMostPatience);
+  patience_ = std::clamp(2 * took, etcd_->has_several() ? kPatience : kMostPatience, kMostPatience);
   return answer;
+}
+
+absl::Duration Election::NeededLease() const {
+  const absl::Duration answer = std::min(answers_took_.first, answers_took_.second);
+  return std::max(lease_time_, absl::Ceil(kAnswersOfLease * answer, absl::Seconds(1)));
 }
 
 bool Election::Look() {
@@ -121,6 +130,11 @@ bool Election::Look() {
 
 absl::Status Election::HaveLease() {
   const absl::Time sent = clock_->Now();
+  const absl::Duration needed = NeededLease();
+  if (lease_ != 0 && (asked_ < needed || asked_ > 2 * needed)) {
+    etcd_->Revoke(lease_, kFarewell).IgnoreError();  // it ends by itself, too
+    lease_ = 0;
+  }
   if (lease_ != 0 && sent < renew_at_) return absl::OkStatus();
   if (lease_ != 0) {
     const auto left = Ask(
@@ -132,11 +146,15 @@ absl::Status Election::HaveLease() {
     if (!absl::IsNotFound(left.status())) return left.status();
     lease_ = 0;
   }
-  LS_ASSIGN_OR_RETURN(const auto granted, Ask(kMostPatience, [&](absl::Duration timeout) {
-                        return etcd_->Grant(absl::ToInt64Seconds(lease_time_), timeout);
-                      }));
-  lease_ = granted.id();
-  granted_ = absl::Seconds(granted.ttl());
+  // How long the answer takes may show that it is to be a longer one.
+  for (int i = 0; i < 2 && (lease_ == 0 || asked_ < NeededLease()); ++i) {
+    asked_ = NeededLease();
+    LS_ASSIGN_OR_RETURN(const auto granted, Ask(kMostPatience, [&](absl::Duration timeout) {
+                          return etcd_->Grant(absl::ToInt64Seconds(asked_), timeout);
+                        }));
+    lease_ = granted.id();
+    granted_ = absl::Seconds(granted.ttl());
+  }
   renew_at_ = clock_->Now();  // how old it is when it comes is not known
   return absl::OkStatus();
 }

@@ -5,13 +5,16 @@
 // from before the request was sent, less a tenth for clocks that run unevenly; etcd counts from
 // later on. So of two coordinators at most one takes itself for the leader; and what a leader that
 // does not notice writes (it was stopped, and wakes) etcd refuses, because the key that guards each
-// of its transactions has gone (etcd_store.h). Thread-safety: thread-safe.
+// of its transactions has gone (etcd_store.h). Where etcd is slow the lease is a longer one than
+// was wanted, of several of its answers, so that it is renewed in time.
+// Thread-safety: thread-safe.
 #ifndef LOCKSTEP_COORDINATOR_STORE_ETCD_ELECTION_H_
 #define LOCKSTEP_COORDINATOR_STORE_ETCD_ELECTION_H_
 
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
@@ -62,6 +65,7 @@ class Election {
   template <typename Call>
   auto Ask(absl::Duration most, const Call& call);
   bool Wait(absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);  // false: it is to end
+  absl::Duration NeededLease() const;                       // in whole seconds
   bool Look();                                              // whether nobody leads
   absl::Status HaveLease();                                 // that is not over soon
   absl::Status Stand();                                     // for election; OK: won
@@ -87,13 +91,15 @@ class Election {
 
   // The thread's own.
   int64_t lease_ = 0;
-  absl::Duration granted_;
-  absl::Time renew_at_;  // of a lease without the key
+  absl::Duration asked_, granted_;  // of the lease
+  absl::Time renew_at_;             // of a lease without the key
   std::string known_leader_;
   bool told_leader_ = false;
   std::string said_;
   absl::Duration patience_;  // of the next call
-  Thread thread_;            // last: it runs on the rest
+  // What the last two answers took: a single one may have waited for a connection.
+  std::pair<absl::Duration, absl::Duration> answers_took_;
+  Thread thread_;  // last: it runs on the rest
 };
 
 }  // namespace lockstep::coordinator
