@@ -36,6 +36,14 @@ std::string Property(const grpc::CallbackServerContext& context, const std::stri
 
 }  // namespace
 
+absl::Status AccessService::NoteAsked(const AuditEntry& entry) {
+  absl::Status noted = audit_->NoteAsked(entry);
+  if (noted.ok()) return noted;
+  noted = Annotate(noted, "the coordinator makes and revokes no tokens that its audit lacks");
+  audit_->NoteRepeated(entry, noted);
+  return noted;
+}
+
 grpc::ServerUnaryReactor* AccessService::CreateToken(grpc::CallbackServerContext* context,
                                                      const CreateTokenRequest* request,
                                                      CreateTokenResponse* response) {
@@ -67,7 +75,10 @@ grpc::ServerUnaryReactor* AccessService::CreateToken(grpc::CallbackServerContext
   if (request->has_valid_for()) *info.mutable_expires() = ToProto(ends);
   AuditEntry entry{*who, "create_token", info.id(),
                    absl::StrCat(RoleName(info.role()), " for ", info.user())};
-  audit_->NoteAsked(entry);
+  if (absl::Status noted = NoteAsked(entry); !noted.ok()) {
+    reactor->Finish(ToGrpc(noted));
+    return reactor;
+  }
   hub_->Post(event, [=, audit = audit_](Hub::Reply reply) {
     audit->Note(entry, reply.status);
     if (reply.status.ok()) {
@@ -103,7 +114,10 @@ grpc::ServerUnaryReactor* AccessService::RevokeToken(grpc::CallbackServerContext
   const ListTokensResponse within_reach = hub_->Tokens(*who);
   const bool may = std::any_of(within_reach.tokens().begin(), within_reach.tokens().end(),
                                [&](const TokenInfo& token) { return token.id() == request->id(); });
-  if (may) audit_->NoteAsked(entry);
+  if (absl::Status noted = may ? NoteAsked(entry) : absl::OkStatus(); !noted.ok()) {
+    reactor->Finish(ToGrpc(noted));
+    return reactor;
+  }
   hub_->Post(TokenRevoked{request->id(), *who}, [=, audit = audit_](Hub::Reply reply) {
     audit->Note(entry, reply.status);
     reactor->Finish(ToGrpc(reply.status));

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/service/audit.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <bit>
 #include <cstdint>
 #include <utility>
@@ -16,13 +10,11 @@
 #include "absl/strings/string_view.h"
 #include "common/json.h"
 #include "common/log.h"
-#include "common/status.h"
 #include "coordinator/core/access.h"
 
 namespace lockstep::coordinator {
 namespace {
 
-constexpr int kOldFiles = 4;
 // Callers choose some of the texts, and a long one would push all other lines out.
 constexpr size_t kMostText = 1024;
 // Callers and what they did, each counted apart. Those that come when there are so many are counted
@@ -55,6 +47,17 @@ std::string Line(const AuditEntry& entry, const std::string& outcome, absl::stri
   return line.Done();
 }
 
+// The line in the place of those that were not taken.
+std::string LostLine(int64_t lines, absl::Time now) {
+  AuditEntry entry;
+  entry.what = "lose_lines";
+  entry.detail = absl::StrCat(lines, lines == 1 ? " line" : " lines");
+  return AuditLine(entry,
+                   absl::DataLossError("the file system did not answer, and too many lines waited "
+                                       "for it: the coordinator's log has them"),
+                   now);
+}
+
 }  // namespace
 
 std::string AuditLine(const AuditEntry& entry, const absl::Status& outcome, absl::Time now) {
@@ -66,28 +69,29 @@ std::string AskedLine(const AuditEntry& entry, absl::Time now) {
   return Line(entry, "asked", "", now);
 }
 
-Audit::Audit(std::string file, Clock* clock, int64_t most_bytes)
-    : file_(std::move(file)), clock_(clock), most_bytes_(most_bytes) {}
+Audit::Audit(std::string file, Clock* clock, Clock* wall, AuditWriter::Limits limits)
+    : clock_(clock),
+      wall_(wall),
+      writer_(file.empty() ? nullptr : std::make_unique<AuditWriter>(std::move(file), limits)) {}
 
 void Audit::Note(const AuditEntry& entry, const absl::Status& outcome) {
-  if (!file_.empty()) Add(AuditLine(entry, outcome, clock_->Now()));
+  if (writer_ != nullptr) Add(AuditLine(entry, outcome, wall_->Now()));
 }
 
 void Audit::NoteRepeated(AuditEntry entry, const absl::Status& outcome) {
-  if (file_.empty()) return;
-  const absl::Time now = clock_->Now();
+  if (writer_ == nullptr) return;
   int64_t times = 0;
   bool shared = false;
   {
     absl::MutexLock lock(&mu_);
-    times = CountAgain(entry, now, &shared);
+    times = CountAgain(entry, clock_->Now(), &shared);
   }
   if (!std::has_single_bit(static_cast<uint64_t>(times))) return;
   if (times > 1) entry.detail = absl::StrCat(times, " times");
   if (shared) {
     absl::StrAppend(&entry.detail, times > 1 ? ", " : "", "by callers that are not told apart");
   }
-  Add(AuditLine(entry, outcome, now));
+  Note(entry, outcome);
 }
 
 int64_t Audit::CountAgain(const AuditEntry& entry, absl::Time now, bool* shared) {
@@ -109,47 +113,28 @@ int64_t Audit::CountAgain(const AuditEntry& entry, absl::Time now, bool* shared)
   return ++repeated.times;
 }
 
-void Audit::NoteAsked(const AuditEntry& entry) {
-  if (!file_.empty()) Add(AskedLine(entry, clock_->Now()));
+absl::Status Audit::NoteAsked(const AuditEntry& entry) {
+  // One that is refused now is not to be taken later for one that was carried out.
+  if (absl::Status before = AwaitWritten(); !before.ok()) return before;
+  if (writer_ != nullptr && !Add(AskedLine(entry, wall_->Now()))) {
+    return absl::UnavailableError("the audit takes no lines: its file system does not answer");
+  }
+  return AwaitWritten();
 }
 
-void Audit::Add(const std::string& line) {
+absl::Status Audit::AwaitWritten() {
+  return writer_ == nullptr ? absl::OkStatus() : writer_->AwaitWritten();
+}
+
+bool Audit::Add(const std::string& line) {
   absl::MutexLock lock(&mu_);
-  if (absl::Status written = Write(line + "\n"); !written.ok()) {
-    LS_LOG_ERROR << written.message() << "; the line: " << line;
-  }
-}
-
-absl::Status Audit::Write(const std::string& line) {
-  if (fd_.valid() && bytes_ + static_cast<int64_t>(line.size()) > most_bytes_) Rotate();
-  if (!fd_.valid()) {
-    fd_.reset(::open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
-    struct stat info = {};
-    if (!fd_.valid() || ::fstat(fd_.get(), &info) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("cannot open the audit ", file_));
-    }
-    bytes_ = info.st_size;
-  }
-  const ssize_t n = ::write(fd_.get(), line.data(), line.size());
-  if (n == static_cast<ssize_t>(line.size())) {
-    bytes_ += n;
-    return absl::OkStatus();
-  }
-  const int why = n < 0 ? errno : ENOSPC;
-  // A part of a line would make the next one unreadable.
-  if (n > 0 && ::ftruncate(fd_.get(), bytes_) != 0) fd_.reset();
-  return ErrnoStatus(why, absl::StrCat("cannot write the audit ", file_));
-}
-
-void Audit::Rotate() {
-  for (int i = kOldFiles; i > 0; --i) {
-    const std::string older = absl::StrCat(file_, ".", i);
-    const std::string newer = i == 1 ? file_ : absl::StrCat(file_, ".", i - 1);
-    if (::rename(newer.c_str(), older.c_str()) != 0 && errno != ENOENT) {
-      LS_LOG_ERROR << "cannot rename " << newer << " to " << older;
-    }
-  }
-  fd_.reset();
+  if (lost_ > 0 && writer_->Add(LostLine(lost_, wall_->Now()))) lost_ = 0;
+  if (lost_ == 0 && writer_->Add(line)) return true;
+  ++lost_;
+  LS_LOG_ERROR << "the audit's file system does not answer, and too many lines wait for it; the "
+                  "line: "
+               << line;
+  return false;
 }
 
 }  // namespace lockstep::coordinator

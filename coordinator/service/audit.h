@@ -5,13 +5,17 @@
 // docs/security.md describes its fields. No token and nothing of a job's env or secrets is in it.
 //
 // The file is its owner's alone (0600). When it has 16 MiB it becomes FILE.1, that FILE.2, up to
-// FILE.4. A line is whole or missing; when the disk takes none the coordinator's log has it.
+// FILE.4. A line is whole or missing; when the disk takes none the coordinator's log has it. Lines
+// are written in their order by a thread of its own (audit_writer.h), so that a file system that
+// does not answer holds nobody up. When too many wait for it, further ones are in the log alone,
+// and the next one that is taken has a line before it that says how many.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_AUDIT_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_AUDIT_H_
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -19,7 +23,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
-#include "common/fd.h"
+#include "coordinator/service/audit_writer.h"
 #include "proto/access.pb.h"
 
 namespace lockstep::coordinator {
@@ -39,17 +43,22 @@ std::string AskedLine(const AuditEntry& entry, absl::Time now);
 
 class Audit {
  public:
-  // `file` empty: nothing is kept. `clock` outlives this. `most_bytes`: of a file.
-  Audit(std::string file, Clock* clock, int64_t most_bytes = int64_t{16} << 20);
+  // `file` empty: nothing is kept. `clock` counts days; `wall` has the time of day, which lines
+  // bear. Both outlive this.
+  Audit(std::string file, Clock* clock, Clock* wall, AuditWriter::Limits limits = {});
 
-  // Adds a line. Blocks for the file system, not for the disk.
+  // Adds a line. Does not block.
   void Note(const AuditEntry& entry, const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mu_);
   // Adds the line of what a caller may do over and over though it changes nothing: at the same
   // caller's 1st, 2nd, 4th, 8th time and so on, with the number, so that they can't push out all
-  // other lines. Who has not done so for a day begins at 1 again. Blocks as Note.
+  // other lines. Who has not done so for a day begins at 1 again. Does not block.
   void NoteRepeated(AuditEntry entry, const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mu_);
-  // Adds the line of a request before it is carried out. Blocks as Note.
-  void NoteAsked(const AuditEntry& entry) ABSL_LOCKS_EXCLUDED(mu_);
+  // Adds the line of a request before it is carried out, and waits until it is written: for 3 s of
+  // a file system that does not answer. Errors: Unavailable: it is not, and the request is not to
+  // be carried out.
+  absl::Status NoteAsked(const AuditEntry& entry) ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits for the lines so far, as NoteAsked does. Errors: as NoteAsked.
+  absl::Status AwaitWritten();
 
  private:
   struct Repeated {
@@ -60,16 +69,14 @@ class Audit {
   // it is counted together with the same of other callers.
   int64_t CountAgain(const AuditEntry& entry, absl::Time now, bool* shared)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Add(const std::string& line) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Write(const std::string& line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Rotate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns whether the line will be written.
+  bool Add(const std::string& line) ABSL_LOCKS_EXCLUDED(mu_);
 
-  const std::string file_;
   Clock* const clock_;
-  const int64_t most_bytes_;
+  Clock* const wall_;
+  const std::unique_ptr<AuditWriter> writer_;  // null: nothing is kept
   absl::Mutex mu_;
-  UniqueFd fd_ ABSL_GUARDED_BY(mu_);
-  int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t lost_ ABSL_GUARDED_BY(mu_) = 0;  // lines, since the last one that was taken
   std::map<std::string, Repeated> repeated_ ABSL_GUARDED_BY(mu_);  // by caller and call
   absl::Time forget_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 };

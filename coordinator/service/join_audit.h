@@ -22,7 +22,7 @@ class JoinAudit {
   JoinAudit(Audit* audit, Requester who) : audit_(audit), who_(std::move(who)) {}
 
   // These are called, one after the other, with what the agent says before anybody else hears of
-  // it, with what it is told, and when the connection is over. All block as Audit::Note.
+  // it, with what it is told, and when the connection is over. None blocks.
   void Said(const AgentMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
   void Told(const AgentCommand& command) ABSL_LOCKS_EXCLUDED(mu_);
   void Ended() ABSL_LOCKS_EXCLUDED(mu_);

@@ -76,7 +76,7 @@ class GrpcServer : public Server {
   GrpcServer(const ServerOptions& options, Clock* clock, Store* store, Beginning beginning)
       : hub_(clock, store, std::move(beginning), options.on_broken, options.on_later, WallClock()),
         door_(Secrets(options), ConnectionLimits(), options.local_users, clock),
-        audit_(options.audit, clock),
+        audit_(options.audit, clock, WallClock()),
         packages_(PackageSettings(options)),
         transfers_(options.piece_patience, options.transfer_share, clock),
         busy_(options.piece_patience, options.transfer_share, clock),

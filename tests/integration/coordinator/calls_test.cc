@@ -152,6 +152,7 @@ TEST_F(CallsTest, UsersHaveTheirOwnJobs) {
   EXPECT_TRUE(
       absl::IsPermissionDenied(Client::Create(As(bob))->CancelJob(cancel, kPatience).status()));
   EXPECT_TRUE(Client::Create(As(ann))->CancelJob(cancel, kPatience).ok());
+  server_.reset();  // writes the audit's last lines
   std::ifstream file(folder_ + "/audit.jsonl");
   const std::string audit((std::istreambuf_iterator<char>(file)), {});
   EXPECT_THAT(audit, HasSubstr(R"("what":"submit")"));
@@ -174,6 +175,7 @@ TEST_F(CallsTest, WhatChangesWhoGetsInIsInTheAuditBeforeItIsDone) {
   revoke.set_id(made->info().id());
   EXPECT_TRUE(RevokeToken(As(cluster), revoke, kPatience).ok());
   EXPECT_TRUE(absl::IsNotFound(RevokeToken(As(cluster), revoke, kPatience).status()));
+  server_.reset();  // writes the audit's last lines
   std::ifstream file(folder_ + "/audit.jsonl");
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(line);
@@ -198,6 +200,7 @@ TEST_F(CallsTest, TheAuditSaysWhichNodesHaveJoinedAndWhichWereRefused) {
   const AgentCommand refusal =
       other.inbox.WaitFor([](const AgentCommand& command) { return command.has_rejected(); });
   EXPECT_EQ(refusal.rejected().kind(), Rejected::OTHER_OWNER);
+  server_.reset();  // writes the audit's last lines
   std::ifstream file(folder_ + "/audit.jsonl");
   std::vector<std::string> joins;
   for (std::string line; std::getline(file, line);) {

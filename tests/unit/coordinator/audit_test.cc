@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -12,12 +15,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/clock.h"
+#include "common/fd.h"
 
 namespace lockstep::coordinator {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -47,9 +53,9 @@ TEST(AuditTest, NoCharacterIsCut) {
   EXPECT_THAT(line, Not(HasSubstr("\xc3")));
 }
 
-class RepeatedTest : public testing::Test {
+class FolderTest : public testing::Test {
  protected:
-  ~RepeatedTest() override { std::filesystem::remove_all(folder_); }
+  ~FolderTest() override { std::filesystem::remove_all(folder_); }
 
   static std::string NewFolder() {
     std::string folder = testing::TempDir() + "auditXXXXXX";
@@ -64,8 +70,18 @@ class RepeatedTest : public testing::Test {
     who.set_peer(peer);
     return {who, what, "", ""};
   }
+
+  const std::string folder_ = NewFolder();
+  const std::string file_ = folder_ + "/audit.jsonl";
+  FakeClock clock_{absl::FromUnixSeconds(1'700'000'000)};
+};
+
+class RepeatedTest : public FolderTest {
+ protected:
   // All lines that are left, of all files.
-  std::vector<std::string> Lines() const {
+  std::vector<std::string> Lines() { return Lines(audit_); }
+  std::vector<std::string> Lines(Audit& audit) {
+    EXPECT_TRUE(audit.AwaitWritten().ok());
     std::vector<std::string> lines;
     for (const auto& file : std::filesystem::directory_iterator(folder_)) {
       std::ifstream in(file.path());
@@ -74,9 +90,7 @@ class RepeatedTest : public testing::Test {
     return lines;
   }
 
-  const std::string folder_ = NewFolder();
-  FakeClock clock_{absl::FromUnixSeconds(1'700'000'000)};
-  Audit audit_{folder_ + "/audit.jsonl", &clock_};
+  Audit audit_{file_, &clock_, &clock_};
 };
 
 const absl::Status& MayNot() {
@@ -87,15 +101,17 @@ const absl::Status& MayNot() {
 
 TEST_F(RepeatedTest, NobodyPushesAnEarlierRevocationOut) {
   // Five files of some 300 lines each.
-  Audit small(folder_ + "/audit.jsonl", &clock_, 64 << 10);
+  AuditWriter::Limits limits;
+  limits.file_bytes = 64 << 10;
+  Audit small(file_, &clock_, &clock_, limits);
   small.Note(Entry("root", "revoke_token", "t0"), absl::OkStatus());
   for (int i = 0; i < 100'000; ++i) {
     small.NoteRepeated(Entry("eve", "Coordinator/DrainNode"), MayNot());
   }
-  EXPECT_THAT(Lines(), Contains(HasSubstr(R"("what":"revoke_token")")));
+  EXPECT_THAT(Lines(small), Contains(HasSubstr(R"("what":"revoke_token")")));
   // As they would with a line each time.
   for (int i = 0; i < 2'000; ++i) small.Note(Entry("eve", "Coordinator/DrainNode"), MayNot());
-  EXPECT_THAT(Lines(), Not(Contains(HasSubstr(R"("what":"revoke_token")"))));
+  EXPECT_THAT(Lines(small), Not(Contains(HasSubstr(R"("what":"revoke_token")"))));
 }
 
 // A host has many addresses, and each of the jobs' workers a token.
@@ -131,6 +147,79 @@ TEST_F(RepeatedTest, TheFirstTimesHaveLinesAndThenEverFewer) {
   audit_.NoteRepeated(Entry("eve", "Coordinator/DrainNode"), MayNot());
   EXPECT_THAT(Lines().back(), HasSubstr(R"("detail":"")"));
   EXPECT_EQ(Lines().size(), 14u);
+}
+
+// The time of day may be set while the coordinator runs; days are counted by the other clock.
+TEST_F(FolderTest, LinesHaveTheTimeOfDay) {
+  FakeClock wall{absl::UnixEpoch()};
+  Audit audit(file_, &clock_, &wall);
+  audit.Note(Entry("ann", "cancel"), absl::OkStatus());
+  wall.Advance(absl::Hours(48));
+  audit.NoteRepeated(Entry("eve", "Coordinator/DrainNode"), MayNot());
+  audit.NoteRepeated(Entry("eve", "Coordinator/DrainNode"), MayNot());
+  ASSERT_TRUE(audit.AwaitWritten().ok());
+  std::ifstream in(file_);
+  std::string lines[3];
+  for (std::string& line : lines) std::getline(in, line);
+  EXPECT_THAT(lines[0], HasSubstr(R"("time":"1970-01-01T00:00:00.000Z")"));
+  EXPECT_THAT(lines[1], HasSubstr(R"("time":"1970-01-03T00:00:00.000Z")"));
+  EXPECT_THAT(lines[2], HasSubstr(R"("detail":"2 times")"));
+}
+
+// A file system that does not answer: a FIFO that nobody reads holds up who opens it.
+class HangingTest : public FolderTest {
+ protected:
+  HangingTest() { EXPECT_EQ(::mkfifo(file_.c_str(), 0600), 0); }
+
+  // From now on it answers.
+  void Answer() { reader_.reset(::open(file_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)); }
+  // What was written since. REQUIRES: Answer was called.
+  std::vector<std::string> Read() {
+    char bytes[1 << 16];
+    const ssize_t n = ::read(reader_.get(), bytes, sizeof(bytes));
+    return absl::StrSplit(std::string(bytes, n > 0 ? static_cast<size_t>(n) : 0), '\n',
+                          absl::SkipEmpty());
+  }
+
+  UniqueFd reader_;
+  AuditWriter::Limits limits_;
+};
+
+TEST_F(HangingTest, NobodyWaitsButForTheLineOfATokenAndNotForEver) {
+  limits_.patience = absl::ZeroDuration();
+  {
+    Audit audit(file_, &clock_, &clock_, limits_);
+    audit.Note(Entry("ann", "cancel"), absl::OkStatus());
+    audit.NoteRepeated(Entry("eve", "Coordinator/DrainNode"), MayNot());
+    const absl::Status asked = audit.NoteAsked(Entry("root", "revoke_token"));
+    EXPECT_TRUE(absl::IsUnavailable(asked)) << asked;
+  }
+  Answer();  // so that the thread ends
+}
+
+TEST_F(HangingTest, LinesComeWhenItAnswersAgain) {
+  Audit audit(file_, &clock_, &clock_);
+  audit.Note(Entry("ann", "cancel"), absl::OkStatus());
+  Answer();
+  EXPECT_TRUE(audit.NoteAsked(Entry("root", "revoke_token")).ok());
+  EXPECT_THAT(Read(),
+              ElementsAre(HasSubstr(R"("what":"cancel")"), HasSubstr(R"("what":"revoke_token")")));
+}
+
+TEST_F(HangingTest, LinesThatFoundNoRoomAreCounted) {
+  limits_.waiting_bytes = 1000;
+  Audit audit(file_, &clock_, &clock_, limits_);
+  for (int i = 0; i < 20; ++i) audit.Note(Entry("ann", "cancel"), absl::OkStatus());
+  Answer();
+  ASSERT_TRUE(audit.AwaitWritten().ok());
+  audit.Note(Entry("ann", "hold"), absl::OkStatus());
+  ASSERT_TRUE(audit.AwaitWritten().ok());
+  const std::vector<std::string> lines = Read();
+  ASSERT_GT(lines.size(), 3u);
+  const size_t lost = 20 - (lines.size() - 2);
+  EXPECT_THAT(lines[lines.size() - 2],
+              HasSubstr(absl::StrCat(R"("detail":")", lost, R"( lines","outcome":"data_loss")")));
+  EXPECT_THAT(lines.back(), HasSubstr(R"("what":"hold")"));
 }
 
 }  // namespace

@@ -45,7 +45,8 @@ class JoinAuditTest : public testing::Test {
     command.mutable_desired();
     return command;
   }
-  std::vector<std::string> Lines() const {
+  std::vector<std::string> Lines() {
+    EXPECT_TRUE(audit_.AwaitWritten().ok());
     std::vector<std::string> lines;
     std::ifstream file(file_);
     for (std::string line; std::getline(file, line);) lines.push_back(line);
@@ -54,7 +55,7 @@ class JoinAuditTest : public testing::Test {
 
   const std::string folder_ = NewFolder();
   const std::string file_ = folder_ + "/join_audit.jsonl";
-  Audit audit_{file_, Clock::Real()};
+  Audit audit_{file_, Clock::Real(), Clock::Real()};
   JoinAudit joins_{&audit_, Requester()};
 };
 
