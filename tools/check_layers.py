@@ -112,8 +112,7 @@ CLOCKED = ("common", "collectives", "engine", "data", "checkpoint", "job", "coor
 WALL_CLOCK_FILES = {
     "common/clock.cc": "where Clock::Real begins to count",
     "common/log.cc": "the time of a line",
-    "coordinator/client/access.cc": "gRPC's deadline of a single call",
-    "coordinator/client/client.cc": "gRPC's deadline of a single call",
+    "coordinator/client/call.cc": "gRPC's deadline of a single call",
     "coordinator/client/files.cc": "gRPC's deadline of a single call",
     "coordinator/client/packages.cc": "gRPC's deadline of a single call",
     "coordinator/service/front.cc": "gRPC's deadline of the shutdown",

@@ -3,18 +3,10 @@
 
 #include <grpcpp/client_context.h>
 
-#include <chrono>
 #include <string>
-#include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "common/clock.h"
 #include "common/status.h"
-#include "coordinator/client/channel.h"
-#include "coordinator/client/default_address.h"
-#include "coordinator/client/diagnosis.h"
-#include "coordinator/client/grpc_status.h"
+#include "coordinator/client/call.h"
 #include "coordinator/client/renewal.h"
 #include "coordinator/client/route.h"
 #include "proto/access.grpc.pb.h"
@@ -22,33 +14,20 @@
 namespace lockstep::coordinator {
 namespace {
 
-// Making a token twice would leave one that nobody has, so the call is made once.
 template <typename Request, typename Response>
 absl::StatusOr<Response> Call(const ClientOptions& options,
                               grpc::Status (Access::Stub::*method)(grpc::ClientContext*,
                                                                    const Request&, Response*),
-                              const Request& request, absl::Duration timeout) {
-  const absl::Time deadline = Clock::Real()->Now() + timeout;
-  const auto stub = Access::NewStub(Route(options).ToLeader(timeout / 2));
-  grpc::ClientContext context;
-  ShowToken(options, &context);
-  context.set_deadline(std::chrono::system_clock::now() +
-                       absl::ToChronoNanoseconds(deadline - Clock::Real()->Now()));
+                              const Request& request, absl::Duration timeout,
+                              const CallRules& rules = {}) {
+  Route route(options);
   Response response;
-  const grpc::Status status = ((*stub).*method)(&context, request, &response);
-  if (status.ok()) return response;
-  if (NobodyServed(status)) {
-    ClientOptions one = options;
-    for (std::string& address : AddressesOf(options.address)) {
-      one.address = std::move(address);
-      LS_RETURN_IF_ERROR(ExplainConnection(one, deadline - Clock::Real()->Now()));
-    }
-    const std::string said =
-        absl::StartsWith(status.error_message(), "the coordinator ") ? status.error_message() : "";
-    return absl::UnavailableError(absl::StrCat("no coordinator answers at ", options.address,
-                                               said.empty() ? "" : ": ", said));
-  }
-  return FromGrpc(status);
+  const auto once = [&](const auto& channel, grpc::ClientContext* context) {
+    response.Clear();
+    return ((*Access::NewStub(channel)).*method)(context, request, &response);
+  };
+  LS_RETURN_IF_ERROR(CallUntilAnswered(options, route, timeout, rules, once));
+  return response;
 }
 
 }  // namespace
@@ -56,7 +35,9 @@ absl::StatusOr<Response> Call(const ClientOptions& options,
 absl::StatusOr<CreateTokenResponse> CreateToken(const ClientOptions& options,
                                                 const CreateTokenRequest& request,
                                                 absl::Duration timeout) {
-  return Call(options, &Access::Stub::CreateToken, request, timeout);
+  CallRules rules;
+  rules.once = true;  // a second time would leave a token that nobody has
+  return Call(options, &Access::Stub::CreateToken, request, timeout, rules);
 }
 
 absl::StatusOr<ListTokensResponse> ListTokens(const ClientOptions& options,
@@ -67,7 +48,13 @@ absl::StatusOr<ListTokensResponse> ListTokens(const ClientOptions& options,
 absl::StatusOr<RevokeTokenResponse> RevokeToken(const ClientOptions& options,
                                                 const RevokeTokenRequest& request,
                                                 absl::Duration timeout) {
-  return Call(options, &Access::Stub::RevokeToken, request, timeout);
+  absl::StatusOr<RevokeTokenResponse> revoked =
+      Call(options, &Access::Stub::RevokeToken, request, timeout);
+  // A try that nobody answered may have revoked it.
+  if (absl::IsNotFound(revoked.status()) && IsUnanswered(revoked.status())) {
+    return RevokeTokenResponse();
+  }
+  return revoked;
 }
 
 absl::StatusOr<Requester> WhoAmI(const ClientOptions& options, absl::Duration timeout) {

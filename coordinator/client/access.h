@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The calls about tokens (proto/access.proto): an administrator's, and those of a token's holder.
-// Thread-safety: thread-safe. Each call blocks until the reply or `timeout`.
+// Thread-safety: thread-safe. Each call blocks until the reply or `timeout`, and waits for a
+// coordinator as CallUntilAnswered does (call.h). Errors of all: Unavailable (nobody answers),
+// FailedPrecondition (TLS does not come about, with what to do), PermissionDenied, and those of the
+// call.
 #ifndef LOCKSTEP_COORDINATOR_CLIENT_ACCESS_H_
 #define LOCKSTEP_COORDINATOR_CLIENT_ACCESS_H_
 
@@ -14,12 +17,12 @@
 
 namespace lockstep::coordinator {
 
-// Errors (of all): Unavailable (nobody answers, or TLS does not come about, with what to do),
-// PermissionDenied, and those of the call.
+// Is sent once: when it may have arrived and nobody answered, the error is marked (IsUnanswered).
 absl::StatusOr<CreateTokenResponse> CreateToken(const ClientOptions& options,
                                                 const CreateTokenRequest& request,
                                                 absl::Duration timeout);
 absl::StatusOr<ListTokensResponse> ListTokens(const ClientOptions& options, absl::Duration timeout);
+// One that was revoked before it was answered, and is not there when it is asked again, is revoked.
 absl::StatusOr<RevokeTokenResponse> RevokeToken(const ClientOptions& options,
                                                 const RevokeTokenRequest& request,
                                                 absl::Duration timeout);

@@ -3,22 +3,18 @@
 
 #include <grpcpp/client_context.h>
 
-#include <algorithm>
-#include <chrono>
 #include <set>
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "common/already_so.h"
 #include "common/clock.h"
 #include "common/cond_var.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "coordinator/client/call.h"
 #include "coordinator/client/channel.h"
-#include "coordinator/client/default_address.h"
 #include "coordinator/client/diagnosis.h"
 #include "coordinator/client/grpc_status.h"
 #include "coordinator/client/renewal.h"
@@ -29,9 +25,8 @@
 namespace lockstep::coordinator {
 namespace {
 
-// How long a call waits until one of several coordinators leads, and for one of them.
-constexpr absl::Duration kUntilOneLeads = absl::Seconds(10);
-constexpr absl::Duration kPatienceWithOne = absl::Seconds(2);
+// How long it is looked why a coordinator is not reached.
+constexpr absl::Duration kLookFor = absl::Seconds(2);
 // From this age on a client that is still used has its certificate renewed, as a follower has from
 // the start: `launcher top` may be up for weeks.
 constexpr absl::Duration kLivesLong = absl::Minutes(1);
@@ -169,85 +164,25 @@ class GrpcClient : public Client {
     unsaved_ = unsaved;
   }
 
-  // A coordinator that is just starting may not listen yet, so the call waits for the connection;
-  // one that ends meanwhile may be started again, so the call is repeated. All calls may be: what
-  // was carried out before it broke off is done, and no refusal. Over TCP the first try does not
-  // wait: what TLS has against the connection is said at once.
   template <typename Response, typename Request>
   absl::StatusOr<Response> Call(grpc::Status (Coordinator::Stub::*method)(grpc::ClientContext*,
                                                                           const Request&,
                                                                           Response*),
                                 const Request& request, absl::Duration timeout) {
-    Clock* const clock = Clock::Real();
-    // When one of several has ended it takes the next one a while to lead.
-    if (route_->several()) timeout = std::max(timeout, kUntilOneLeads);
-    const absl::Time deadline = clock->Now() + timeout;
-    grpc::Status status;
-    std::string refusal;  // the coordinator's own
-    absl::Status wrong;   // of the first address of which something is known to be
-    std::set<std::string> examined;
-    size_t known_wrong = 0;
-    bool unanswered = false;
-    for (int attempt = 0; attempt == 0 || clock->Now() < deadline; ++attempt) {
-      const Route::Way way = route_->Now();
-      const absl::Duration left = deadline - clock->Now();
-      grpc::ClientContext context;
-      ShowToken(options_, &context);
-      context.set_wait_for_ready(!route_->several() &&
-                                 (attempt > 0 || !IsTcpAddress(way.options.address)));
-      // gRPC takes the wall clock's time and turns it into the monotonic clock's at once, so that
-      // no later change of the wall clock matters.
-      context.set_deadline(
-          std::chrono::system_clock::now() +
-          absl::ToChronoNanoseconds(route_->several() ? std::min(left, kPatienceWithOne) : left));
-      Response response;
-      {
-        const Stoppable stoppable(this, &context);
-        status = ((*Coordinator::NewStub(way.channel)).*method)(&context, request, &response);
-      }
-      if (!status.ok() && calls_stopped()) return absl::CancelledError("stopped");
-      if (status.ok()) {
-        if (IsNewlyOld()) KeepRenewed();
-        WarnOfUnsaved(context);
-        return response;
-      }
-      route_->Ended(way, status, context);
-      const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
-      const bool refused = absl::StartsWith(status.error_message(), "the coordinator ");
-      unanswered |= MayHaveArrived(
-          status, way.channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY);
-      if (!NobodyServed(status) && !(late && route_->several())) {
-        if (attempt > 0 && IsAlreadySo(FromGrpc(status))) return response;
-        break;
-      }
-      if (refused) {
-        refusal = absl::StrCat(": ", status.error_message());
-      } else if ((attempt == 0 || !late) && !examined.contains(way.options.address)) {
-        const absl::Status explained = ExplainConnection(
-            way.options, route_->several() ? std::min(left, kPatienceWithOne) : left);
-        if (!late || !explained.ok()) examined.insert(way.options.address);
-        if (!explained.ok()) {
-          if (wrong.ok()) wrong = explained;
-          // As long as there is another address, the cluster may be served there.
-          const std::vector<std::string> listed = AddressesOf(options_.address);
-          known_wrong += std::ranges::count(listed, way.options.address);
-          if (known_wrong >= listed.size()) return wrong;
-        }
-      }
-      // Somebody else may lead at any moment.
-      const absl::Duration backoff =
-          absl::Milliseconds(BackoffMillis(route_->several() ? std::min(attempt, 2) : attempt));
-      clock->Sleep(std::min(backoff, deadline - clock->Now()));
-    }
-    if (NobodyServed(status) || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-      if (!wrong.ok() && !unanswered && refusal.empty()) return wrong;
-      absl::Status nobody =
-          absl::UnavailableError(absl::StrCat("no coordinator answers at ", options_.address,
-                                              " within ", absl::FormatDuration(timeout), refusal));
-      if (unanswered) nobody.SetPayload(kUnanswered, absl::Cord());
-      return nobody;
-    }
-    return FromGrpc(status);
+    CallRules rules;
+    rules.stopped = [this] { return calls_stopped(); };
+    Response response;
+    const auto once = [&](const auto& channel, grpc::ClientContext* context) {
+      const Stoppable stoppable(this, context);
+      response.Clear();
+      const grpc::Status status =
+          ((*Coordinator::NewStub(channel)).*method)(context, request, &response);
+      if (status.ok()) WarnOfUnsaved(*context);
+      return status;
+    };
+    LS_RETURN_IF_ERROR(CallUntilAnswered(options_, *route_, timeout, rules, once));
+    if (IsNewlyOld()) KeepRenewed();
+    return response;
   }
 
   // One connection's worth of events; whether the caller has seen enough.
@@ -313,7 +248,7 @@ absl::Status GrpcClient::FollowJob(const FollowJobRequest& request,
       attempt = 0;
     }
     if (clock->Now() - last_heard >= give_up_after) {
-      LS_RETURN_IF_ERROR(ExplainConnection(route_->Now().options, kPatienceWithOne));
+      LS_RETURN_IF_ERROR(ExplainConnection(route_->Now().options, kLookFor));
       return absl::UnavailableError(absl::StrCat("the coordinator at ", options_.address,
                                                  " was out of reach for ",
                                                  absl::FormatDuration(give_up_after)));

@@ -64,8 +64,8 @@ class Client {
   virtual ~Client() = default;
 
   // Hands in a job, once however often it is tried: the request's id tells repetitions. Errors:
-  // InvalidArgument (the job), FailedPrecondition, Unavailable (IsUnanswered: it may be accepted
-  // all the same), DeadlineExceeded.
+  // InvalidArgument (the job), FailedPrecondition, Unavailable, DeadlineExceeded. Where
+  // IsUnanswered it may be accepted all the same.
   virtual absl::StatusOr<SubmitJobResponse> SubmitJob(const SubmitJobRequest& request,
                                                       absl::Duration timeout) = 0;
   // The jobs that the coordinator knows, those that have ended if asked for. With a page_size one

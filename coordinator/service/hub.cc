@@ -234,6 +234,11 @@ Hub::Reply Hub::Handle(const Event& event) {
   return reply;
 }
 
+bool Hub::IsRepeated(const SubmitJobRequest& request) {
+  absl::MutexLock lock(&mu_);
+  return outbox_.state().job_of_request.contains(RequestName(request));
+}
+
 void Hub::Submit(const SubmitJobRequest& request, Done done) {
   Calls calls;
   {

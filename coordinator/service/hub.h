@@ -63,6 +63,8 @@ class Hub {
   void Post(const Event& event, Done done = nullptr);
   // The same, and waits for the reply.
   Reply Handle(const Event& event);
+  // Returns whether a job was made of this request, by its user and its request_id.
+  bool IsRepeated(const SubmitJobRequest& request);
   // Submits under a new id; `done` as in Post. Errors: as SubmitJob.
   void Submit(const SubmitJobRequest& request, Done done);
 

@@ -63,18 +63,18 @@ grpc::ServerUnaryReactor* RpcService::SubmitJob(grpc::CallbackServerContext* con
                                                 const SubmitJobRequest* request,
                                                 SubmitJobResponse* response) {
   const auto submit = [&](grpc::ServerUnaryReactor* reactor, const Requester& who) {
-    // A job is accepted with all that it needs.
+    SubmitJobRequest asked = *request;
+    *asked.mutable_by() = who;
+    // An administrator may act for others; everybody else is who they are.
+    if (who.role() != ROLE_ADMIN || asked.user().empty()) asked.set_user(who.user());
+    // A job is accepted with all that it needs; of one that was accepted the answer was lost.
     const std::string package = PackageOf(request->spec().workdir());
-    if (!package.empty() && !packages_->Has(package)) {
+    if (!package.empty() && !packages_->Has(package) && !hub_->IsRepeated(asked)) {
       reactor->Finish(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
                                    "the coordinator does not have the job's workdir: submit it "
                                    "with the launcher, which sends it"));
       return;
     }
-    SubmitJobRequest asked = *request;
-    *asked.mutable_by() = who;
-    // An administrator may act for others; everybody else is who they are.
-    if (who.role() != ROLE_ADMIN || asked.user().empty()) asked.set_user(who.user());
     AuditEntry entry{who, "submit", "", absl::StrCat(request->spec().name(), " of ", asked.user())};
     hub_->Submit(asked, Finish(reactor, std::move(entry), [response](Hub::Reply& reply) {
                    *response = std::move(reply.submitted);

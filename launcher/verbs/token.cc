@@ -80,6 +80,12 @@ int Create(const TokenArgs& args, const coordinator::ClientOptions& options) {
     request.mutable_valid_for()->set_seconds(absl::ToInt64Seconds(*args.valid_for));
   }
   const auto made = coordinator::CreateToken(options, request, kReplyTimeout);
+  if (coordinator::IsUnanswered(made.status())) {
+    return Complain(absl::Status(
+        made.status().code(),
+        absl::StrCat(made.status().message(), "; a token that nobody has may have been made: look ",
+                     "for it with `launcher token list`, and revoke it")));
+  }
   if (!made.ok()) {  // no job file is wrong, but what was typed
     const int code = Complain(made.status());
     return absl::IsInvalidArgument(made.status()) ? kExitUsage : code;

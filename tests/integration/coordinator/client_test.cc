@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -21,10 +22,12 @@
 #include "common/clock.h"
 #include "common/fd.h"
 #include "common/thread.h"
+#include "coordinator/client/access.h"
 #include "coordinator/client/certificates.h"
 #include "coordinator/client/grpc_status.h"
 #include "coordinator/client/token.h"
 #include "gtest/gtest.h"
+#include "proto/access.grpc.pb.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace lockstep::coordinator {
@@ -46,8 +49,34 @@ TEST(ClientTest, CallsThatAreStoppedEndAtOnce) {
 }
 
 // Answers each call with the next of these.
-class ScriptedCoordinator : public Coordinator::Service {
+class Script {
  public:
+  std::vector<absl::Status> answers;  // not changed while a call is made
+  size_t calls = 0;
+
+ protected:
+  grpc::Status Next() { return ToGrpc(answers.at(calls++)); }
+};
+
+class ScriptedAccess : public Access::Service, public Script {
+ public:
+  grpc::Status CreateToken(grpc::ServerContext*, const CreateTokenRequest*,
+                           CreateTokenResponse*) override {
+    return Next();
+  }
+  grpc::Status RevokeToken(grpc::ServerContext*, const RevokeTokenRequest*,
+                           RevokeTokenResponse*) override {
+    return Next();
+  }
+};
+
+class ScriptedCoordinator : public Coordinator::Service, public Script {
+ public:
+  grpc::Status GetUsage(grpc::ServerContext* context, const GetUsageRequest*,
+                        GetUsageResponse*) override {
+    given = context->deadline() - std::chrono::system_clock::now();
+    return Next();
+  }
   grpc::Status UndrainNode(grpc::ServerContext*, const UndrainNodeRequest*,
                            UndrainNodeResponse*) override {
     return Next();
@@ -63,11 +92,7 @@ class ScriptedCoordinator : public Coordinator::Service {
                          SubmitJobResponse*) override {
     return Next();
   }
-  std::vector<absl::Status> answers;  // not changed while a call is made
-  size_t calls = 0;
-
- private:
-  grpc::Status Next() { return ToGrpc(answers.at(calls++)); }
+  std::chrono::nanoseconds given{};  // the time that the last call had
 };
 
 class RepeatedCallTest : public testing::Test {
@@ -78,6 +103,7 @@ class RepeatedCallTest : public testing::Test {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(options_.address, grpc::InsecureServerCredentials());
     builder.RegisterService(&coordinator_);
+    builder.RegisterService(&access_);
     server_ = builder.BuildAndStart();
   }
   ~RepeatedCallTest() override {
@@ -95,6 +121,7 @@ class RepeatedCallTest : public testing::Test {
   std::string folder_;
   ClientOptions options_;
   ScriptedCoordinator coordinator_;
+  ScriptedAccess access_;
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -130,6 +157,51 @@ TEST_F(RepeatedCallTest, AJobThatMayHaveBeenAcceptedIsKnown) {
   EXPECT_TRUE(IsUnanswered(submit()));
   options_.address += "-nobody";
   EXPECT_FALSE(IsUnanswered(submit()));
+}
+
+// What the next coordinator has against it says nothing of the one that ended.
+TEST_F(RepeatedCallTest, ARefusalAfterATryThatBrokeOffDoesNotSayThatItWasNotAccepted) {
+  const auto submit = [this](const std::vector<absl::Status>& answers) {
+    coordinator_.answers = answers;
+    coordinator_.calls = 0;
+    return Client::Create(options_)->SubmitJob(SubmitJobRequest(), absl::Seconds(30)).status();
+  };
+  const absl::Status broken = absl::UnavailableError("Socket closed");
+  const absl::Status refused = absl::PermissionDeniedError("shown a wrong token");
+  const absl::Status after = submit({broken, refused});
+  EXPECT_TRUE(absl::IsPermissionDenied(after)) << after;
+  EXPECT_TRUE(IsUnanswered(after));
+  EXPECT_FALSE(IsUnanswered(submit({refused})));
+  EXPECT_FALSE(IsUnanswered(submit({broken, absl::InvalidArgumentError("no such model")})));
+}
+
+// What writes to a slow etcd takes longer than it takes to see that nobody is there.
+TEST_F(RepeatedCallTest, OneOfSeveralThatIsReachedHasTheWholeTime) {
+  coordinator_.answers = {absl::OkStatus()};
+  options_.address += absl::StrCat(",unix:", folder_, "/nobody");
+  EXPECT_TRUE(Client::Create(options_)->GetUsage(GetUsageRequest(), absl::Seconds(100)).ok());
+  EXPECT_GT(coordinator_.given, std::chrono::seconds(50));
+}
+
+TEST_F(RepeatedCallTest, ATokenIsRevokedOnceAndMadeOnce) {
+  const absl::Status broken = absl::UnavailableError("Socket closed");
+  const absl::Status gone = absl::NotFoundError("there is no token");
+  const auto script = [this](const std::vector<absl::Status>& answers) {
+    access_.answers = answers;
+    access_.calls = 0;
+  };
+  const RevokeTokenRequest revoke;
+  script({broken, gone});
+  EXPECT_TRUE(RevokeToken(options_, revoke, absl::Seconds(30)).ok());
+  script({gone});
+  EXPECT_TRUE(absl::IsNotFound(RevokeToken(options_, revoke, absl::Seconds(30)).status()));
+  // A refusal to serve is no try.
+  script({absl::UnavailableError("the coordinator is starting"), absl::OkStatus()});
+  EXPECT_TRUE(CreateToken(options_, CreateTokenRequest(), absl::Seconds(30)).ok());
+  script({broken, absl::OkStatus()});
+  const absl::Status made = CreateToken(options_, CreateTokenRequest(), absl::Seconds(30)).status();
+  EXPECT_TRUE(absl::IsUnavailable(made) && IsUnanswered(made)) << made;
+  EXPECT_EQ(access_.calls, 1u);
 }
 
 // Several coordinators, of which the tests say who speaks TLS.

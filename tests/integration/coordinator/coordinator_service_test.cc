@@ -11,6 +11,7 @@
 #include <atomic>
 #include <filesystem>
 
+#include "coordinator/client/package_store.h"
 #include "coordinator/core/tokens.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/journal.pb.h"
@@ -179,6 +180,27 @@ TEST_F(CoordinatorServiceTest, SessionsSurviveARestartOfTheServer) {
   Start();
   EXPECT_TRUE(
       agent.inbox.WaitFor([](const AgentCommand& c) { return c.has_desired(); }).has_desired());
+}
+
+// Its state directory is another one, without the job's workdir.
+TEST_F(CoordinatorServiceTest, TheNextLeaderKnowsARequestThatTheLastOneAccepted) {
+  options_.packages = folder_ + "/packages";
+  const std::string package = PackageId("bytes");
+  ASSERT_TRUE(PackageStore({options_.packages}).Put(package, "bytes").ok());
+  Start();
+  SubmitJobRequest request = Request(2);
+  request.set_request_id("once");
+  request.mutable_spec()->set_workdir(PackageWorkdir(package));
+  const auto first = client_->SubmitJob(request, kPatience);
+  ASSERT_TRUE(first.ok()) << first.status();
+  server_.reset();
+  options_.packages = folder_ + "/others";
+  Start();
+  const auto again = client_->SubmitJob(request, kPatience);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->job_id(), first->job_id());
+  request.set_request_id("twice");
+  EXPECT_TRUE(absl::IsFailedPrecondition(client_->SubmitJob(request, kPatience).status()));
 }
 
 TEST_F(CoordinatorServiceTest, SendsUnknownWorkersAway) {
