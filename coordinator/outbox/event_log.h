@@ -17,10 +17,15 @@ namespace lockstep::coordinator {
 
 // How far a follower has come in a job's events.
 struct FollowerPlace {
-  // It has the events up to `sequence`, and comes back: 0 begins with the oldest.
-  explicit FollowerPlace(int64_t sequence) : sequence(sequence) {}
+  // It has the events up to `sequence`, and comes back: 0 begins with the oldest. `waits`: for
+  // events that are still to come.
+  explicit FollowerPlace(int64_t sequence, bool waits = true) : sequence(sequence), waits(waits) {}
 
   int64_t sequence;
+  bool waits;
+  // What does not wait ends with the newest event that there was when it came. Nothing: it has not
+  // asked yet, or waits.
+  std::optional<int64_t> end;
   // The log lines up to there: those that it has, and those that it was told of as missing.
   // Nothing: not known, since it is back.
   std::optional<int64_t> lines;

@@ -70,9 +70,10 @@ absl::StatusOr<Registry::Next> Registry::NextEvent(const std::string& job_id, Fo
                                                    bool logs) const {
   const EventLog* const log = logs_.Find(job_id);
   if (log == nullptr) return absl::NotFoundError(absl::StrCat("there is no job ", job_id));
+  if (!place.waits && !place.end.has_value()) place.end = log->last_sequence();
   Next next;
-  next.event = log->After(place, logs);
-  next.ended = next.event == nullptr && log->ended();
+  if (!place.end.has_value() || place.sequence < *place.end) next.event = log->After(place, logs);
+  next.ended = next.event == nullptr && (log->ended() || !place.waits);
   return next;
 }
 

@@ -67,7 +67,7 @@ class Registry {
   // there is more.
   struct Next {
     std::shared_ptr<const JobEvent> event;  // null: none now
-    bool ended = false;                     // and none will come
+    bool ended = false;                     // and none will come that the follower waits for
   };
   // Errors: NotFound.
   absl::StatusOr<Next> NextEvent(const std::string& job_id, FollowerPlace& place, bool logs) const;

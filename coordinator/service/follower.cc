@@ -36,8 +36,7 @@ void Follower::WriteNext() {
     absl::MutexLock lock(&mu_);
     if (writing_ || finished_) return;
     absl::StatusOr<Hub::Next> next = hub_->NextEvent(job_id_, place_, request_.logs());
-    if (cancelled_ || !next.ok() ||
-        (next->event == nullptr && (next->ended || !request_.follow()))) {
+    if (cancelled_ || !next.ok() || next->ended) {
       finished_ = finish = true;
       status = next.ok() ? grpc::Status::OK : ToGrpc(next.status());
     } else if (next->event == nullptr) {

@@ -26,7 +26,7 @@ class Follower : public grpc::ServerWriteReactor<JobEvent>, public StreamWriter 
       : hub_(hub),
         job_id_(std::move(job_id)),
         request_(request),
-        place_(request.after_sequence()) {}
+        place_(request.after_sequence(), request.follow()) {}
 
   void WriteNext() override;
   void OnWriteDone(bool ok) override;

@@ -135,6 +135,35 @@ TEST(RegistryTest, FollowersOfAJobAreStreamWriterOnceAndReadWhatThereIs) {
   EXPECT_TRUE(registry.NextEvent("j", place, true)->ended);
 }
 
+// A job that prints as fast as its follower reads would keep it for ever.
+TEST(RegistryTest, WhoDoesNotWaitGetsWhatWasThereWhenItCame) {
+  Registry registry(0, kMostLogBytes);
+  const auto print = [&registry] {
+    JobEvent event;
+    event.mutable_log()->add_lines("a line");
+    registry.Append("j", std::move(event));
+  };
+  for (int i = 0; i < 3; ++i) print();
+  FollowerPlace place(0, /*waits=*/false);
+  for (int64_t i = 1; i <= 3; ++i) {
+    const auto next = registry.NextEvent("j", place, /*logs=*/true);
+    ASSERT_TRUE(next.ok());
+    ASSERT_NE(next->event, nullptr);
+    EXPECT_EQ(next->event->sequence(), i);
+    EXPECT_FALSE(next->ended);
+    print();
+  }
+  const auto next = registry.NextEvent("j", place, /*logs=*/true);
+  ASSERT_TRUE(next.ok());
+  EXPECT_EQ(next->event, nullptr);
+  EXPECT_TRUE(next->ended);
+  // Nor does it wait where there is less than it asks for.
+  FollowerPlace states(0, /*waits=*/false);
+  EXPECT_TRUE(registry.NextEvent("j", states, /*logs=*/false)->ended);
+  FollowerPlace waits(0);
+  EXPECT_FALSE(registry.NextEvent("j", waits, /*logs=*/false)->ended);
+}
+
 TEST(RegistryTest, FollowersOfAForgottenJobAreToldThatItIsNotThere) {
   Registry registry(0, kMostLogBytes);
   auto follower = std::make_shared<Follower>();
