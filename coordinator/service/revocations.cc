@@ -8,10 +8,12 @@
 #include <map>
 #include <tuple>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "coordinator/core/tokens.h"
+#include "coordinator/outbox/request_rows.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 
@@ -52,6 +54,15 @@ class Revocations {
   std::map<std::tuple<std::string, std::string, std::string>, int> unanswered_;
 };
 
+// The id of the token that a row of the journal asks to be made; empty: it asks for none.
+std::string TokenAskedFor(const StoredRow& row) {
+  if (!IsRequestRow(row.key)) return "";
+  const absl::StatusOr<StoredRequest> request = ParseRequestRow({row.key, row.value});
+  if (!request.ok()) return "";  // what is damaged is not carried out
+  const auto* const created = std::get_if<TokenCreated>(&request->event);
+  return created == nullptr ? "" : created->record.info().id();
+}
+
 }  // namespace
 
 absl::StatusOr<std::set<std::string>> RevokedTokens(const std::string& file) {
@@ -77,8 +88,9 @@ absl::StatusOr<std::set<std::string>> RevokedTokens(const std::string& file) {
 int RemoveTokens(const std::set<std::string>& ids, std::vector<StoredRow>& rows) {
   std::set<std::string> keys;
   for (const std::string& id : ids) keys.insert(TokenKey(id));
-  const auto left = std::remove_if(rows.begin(), rows.end(),
-                                   [&](const StoredRow& row) { return keys.count(row.key) != 0; });
+  const auto left = std::remove_if(rows.begin(), rows.end(), [&](const StoredRow& row) {
+    return keys.contains(row.key) || ids.contains(TokenAskedFor(row));
+  });
   const auto removed = static_cast<int>(rows.end() - left);
   rows.erase(left, rows.end());
   return removed;

@@ -19,7 +19,8 @@ namespace lockstep::coordinator {
 // cannot be read), DataLoss (a line is none of an audit, which may be a revocation).
 absl::StatusOr<std::set<std::string>> RevokedTokens(const std::string& file);
 
-// Takes the rows of these tokens out of a journal's; returns how many there were.
+// Takes the rows of these tokens out of a journal's, and those that ask for them to be made;
+// returns how many there were.
 int RemoveTokens(const std::set<std::string>& ids, std::vector<StoredRow>& rows);
 
 }  // namespace lockstep::coordinator

@@ -10,7 +10,10 @@
 #include <initializer_list>
 #include <set>
 #include <string>
+#include <vector>
 
+#include "coordinator/core/tokens.h"
+#include "coordinator/outbox/request_rows.h"
 #include "coordinator/service/audit.h"
 
 namespace lockstep::coordinator {
@@ -87,6 +90,26 @@ TEST_F(RevocationsTest, ARefusalAnswersOneRequest) {
               ElementsAre("t"));
   EXPECT_THAT(RevokedBy({Asked("t"), Answered("u", absl::NotFoundError("no token"))}),
               ElementsAre("t"));
+}
+
+// A backup may have been made between the request and what it led to.
+TEST_F(RevocationsTest, ATokenThatIsStillToBeMadeGoesToo) {
+  const auto created = [](const std::string& id) {
+    TokenCreated event;
+    event.record.mutable_info()->set_id(id);
+    return event;
+  };
+  std::vector<StoredRow> rows = {{TokenKey("t"), "a token", 1}, {TokenKey("u"), "a token", 1}};
+  int64_t number = 0;
+  for (const Event& event : {Event(created("v")), Event(created("w")),
+                             Event(TokenRevoked{"v", Requester()}), Event(HoldRequested{"v"})}) {
+    const Row row = RequestRow(++number, event);
+    rows.push_back({row.key, row.value, 1});
+  }
+  EXPECT_EQ(RemoveTokens({"t", "v"}, rows), 2);
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[0].key, TokenKey("u"));
+  EXPECT_EQ(rows[1].key, RequestRow(2, created("w")).key);
 }
 
 }  // namespace
