@@ -10,7 +10,7 @@
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/grpc_status.h"
 #include "coordinator/client/trailing_keys.h"
-#include "proto/coordinator.grpc.pb.h"
+#include "proto/access.grpc.pb.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -90,10 +90,10 @@ std::shared_ptr<grpc::Channel> Route::ToLeader(absl::Duration timeout) {
     const absl::Duration patience =
         std::min(kPatience * (1 << std::min<size_t>(round, 4)), deadline - clock->Now());
     context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(patience));
-    // Whatever the one that leads says to this, it says it.
-    DescribeJobResponse response;
+    // Every role may ask this; and whatever the one that leads says to it, it says it.
+    Requester who;
     const grpc::Status status =
-        Coordinator::NewStub(way.channel)->DescribeJob(&context, DescribeJobRequest(), &response);
+        Access::NewStub(way.channel)->WhoAmI(&context, WhoAmIRequest(), &who);
     if (!NobodyLeadsThere(status)) return way.channel;
     Ended(way, status, context);
     clock->Sleep(absl::Milliseconds(BackoffMillis(attempt)));

@@ -15,22 +15,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "proto/coordinator.grpc.pb.h"
+#include "proto/access.grpc.pb.h"
 
 namespace lockstep::coordinator {
 namespace {
 
 // Leads, at the end of a way on which an answer takes so long: who gives it less has none.
-class FarLeader : public Coordinator::Service {
+class FarLeader : public Access::Service {
  public:
-  grpc::Status DescribeJob(grpc::ServerContext* context, const DescribeJobRequest*,
-                           DescribeJobResponse*) override {
+  // What every role may call: what it may not would be in the audit.
+  grpc::Status WhoAmI(grpc::ServerContext* context, const WhoAmIRequest*, Requester*) override {
     ++calls;
     const auto given = context->deadline() - std::chrono::system_clock::now();
     if (given < std::chrono::milliseconds(1500)) {
       return {grpc::StatusCode::DEADLINE_EXCEEDED, "too little time"};
     }
-    return {grpc::StatusCode::NOT_FOUND, "no job"};
+    return {grpc::StatusCode::PERMISSION_DENIED, "who are you?"};
   }
   std::atomic<int> calls = 0;
 };
@@ -62,10 +62,9 @@ TEST_F(RouteTest, ALeaderThatAnswersLateIsFoundAmongOthers) {
   EXPECT_GE(leader_.calls, 2);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(100));
-  DescribeJobResponse response;
-  const grpc::Status said =
-      Coordinator::NewStub(channel)->DescribeJob(&context, DescribeJobRequest(), &response);
-  EXPECT_EQ(said.error_code(), grpc::StatusCode::NOT_FOUND) << said.error_message();
+  Requester who;
+  const grpc::Status said = Access::NewStub(channel)->WhoAmI(&context, WhoAmIRequest(), &who);
+  EXPECT_EQ(said.error_code(), grpc::StatusCode::PERMISSION_DENIED) << said.error_message();
 }
 
 }  // namespace
