@@ -16,6 +16,7 @@
 #include "coordinator/leader_check.h"
 #include "coordinator/serve.h"
 #include "coordinator/service/beginning.h"
+#include "coordinator/service/cluster_files.h"
 #include "coordinator/service/listener.h"
 #include "coordinator/service/server.h"
 #include "coordinator/service/standby_server.h"
@@ -154,7 +155,11 @@ int ServeAsCandidate(Flags& flags, const sigset_t& signals) {
   if (!options.ok()) return Complain(options.status());
   Findable findable;
   if (absl::Status chosen = findable.Choose(flags); !chosen.ok()) return Complain(chosen);
-  KeepIn(flags.store.state.folder, flags);
+  const std::string& folder = flags.store.state.folder;
+  if (!folder.empty() && ::access(folder.c_str(), F_OK) != 0) {
+    if (absl::Status made = MakeStateFolder(folder, "--store"); !made.ok()) return Complain(made);
+  }
+  KeepIn(folder, flags);
   const bool reachable = flags.server.plaintext || flags.server.tls.has_value();
   auto listener = Listener::Bind(flags.server.listen, reachable, flags.server.local_users);
   if (!listener.ok()) return Complain(listener.status());

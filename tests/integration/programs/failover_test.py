@@ -220,6 +220,16 @@ class Failover(EtcdTest):
         self.assertEqual(code, 0, err)
         self.assertIn(job, out)
 
+    def test_a_state_directory_that_is_missing_is_made(self):
+        state = os.path.join(self.dir, "not", "there")
+        _, address = self.start_coordinator(f"--state-dir={state}", f"--store={self.store}", listen=f"unix:{self.dir}/c0")
+        code, out, err = self.launch("cancel", f"--coordinator={address}", "nothing", seconds=30)
+        self.assertEqual(code, 1, out + err)
+        file = os.path.join(state, "audit.jsonl")
+        wait_until(lambda: os.path.exists(file) and os.path.getsize(file) > 0, 20, "the audit has a line")
+        with open(file, encoding="utf-8") as lines:
+            self.assertEqual(json.loads(lines.readline())["what"], "cancel")
+
     def test_who_stands_by_with_another_state_directory_says_so(self):
         def candidate(state, name):
             path = os.path.join(self.dir, name)
