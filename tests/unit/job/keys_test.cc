@@ -326,10 +326,11 @@ class Walk {
       return key;
     }
     key.beside = outer.beside;
-    const std::string needed =
-        field.containing_type()->name() == "ConvLayer" && field.name() != "channels" ? "channels: 2"
-        : field.containing_type()->name() == "PoolLayer" && field.name() != "kernel" ? "kernel: 2"
-                                                                                     : "";
+    const std::string message = field.containing_type()->name(), own_name = field.name();
+    const std::string needed = message == "ConvLayer" && own_name != "channels"     ? "channels: 2"
+                               : message == "PoolLayer" && own_name != "kernel"     ? "kernel: 2"
+                               : message == "LinearLayer" && own_name != "features" ? "features: 2"
+                                                                                    : "";
     key.set = [outer, needed, name = field.name()](const std::string& value) {
       const std::string own = value.empty() ? "" : absl::StrCat(name, ": ", value);
       const char* between = needed.empty() || own.empty() ? "" : ", ";
