@@ -33,6 +33,8 @@ void Leave(Thread thread) {
   left->push_back(std::move(thread));
 }
 
+}  // namespace
+
 // A file that becomes FILE.1 when it is full. Thread-safety: thread-compatible.
 class RotatedFile {
  public:
@@ -83,8 +85,6 @@ void RotatedFile::Rotate() {
   }
   fd_.reset();
 }
-
-}  // namespace
 
 struct AuditWriter::Shared {
   Shared(std::string name, int64_t most_bytes) : file(std::move(name), most_bytes) {}
