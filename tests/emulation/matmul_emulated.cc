@@ -59,10 +59,18 @@ struct Prepared {
 };
 
 std::vector<std::string> looked_in;
+bool loaded = false;
 
 const char* Load(const char* const* paths, int count) {
   looked_in.assign(paths, paths + count);
-  return emulation::DeviceIsChosen() ? "" : "products are loaded before a device is chosen";
+  if (!emulation::DeviceIsChosen()) return "products are loaded before a device is chosen";
+  loaded = true;
+  return "";
+}
+// Returns whether Load was called, as products want it; else `error` says so.
+bool IsLoaded(char* error, size_t error_bytes) {
+  if (!loaded) std::snprintf(error, error_bytes, "cuBLASLt is not loaded");
+  return loaded;
 }
 const char* Version() { return "emulated"; }
 
@@ -79,6 +87,7 @@ bool CanFuse(const MatmulShape& shape) {
 
 int Candidates(const MatmulShape& shape, size_t, MatmulAlgorithm* found, char* error,
                size_t error_bytes) {
+  if (!IsLoaded(error, error_bytes)) return 0;
   if (shape.factors == Type::kF32 && shape.result != Type::kF32) {
     std::snprintf(error, error_bytes, "fp32 factors have an fp32 result");
     return 0;
@@ -98,6 +107,7 @@ int Candidates(const MatmulShape& shape, size_t, MatmulAlgorithm* found, char* e
 }
 void* Prepare(const MatmulShape& shape, const MatmulAlgorithm& algorithm, char* error,
               size_t error_bytes) {
+  if (!IsLoaded(error, error_bytes)) return nullptr;
   if (algorithm.words[0] < kAlgorithms) {
     return new Prepared{shape, algorithm.fused, static_cast<int>(algorithm.words[0])};
   }

@@ -108,6 +108,8 @@ class Buffer {
 
 Gpu::Gpu(const cuda::Tables* tables, bool warpgroups) : tables(tables), warpgroups(warpgroups) {
   Check(tables->runtime->set_device(0), "set_device");
+  const absl::Status loaded = cuda::LoadMatmul(*tables);  // for this device: it is current now
+  LS_CHECK(loaded.ok()) << loaded;
   Check(tables->runtime->create_stream(&stream), "create_stream");
   Check(tables->runtime->allocate(kCudaWorkspaceBytes, &workspace), "allocate");
 }
