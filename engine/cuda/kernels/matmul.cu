@@ -238,7 +238,8 @@ bool Describe(const MatmulShape& shape, bool fuse, Prepared* prepared) {
               Set(prepared, CUBLASLT_MATMUL_DESC_TRANSB, second);
   if (fuse) good = good && DescribeEpilogue(shape, prepared);
   if (shape.a_fp8 != Fp8::kNone) {
-    // Each run says where the units lie. Sums are made in fp32, not in what the tensor cores keep.
+    // Each run says where the units lie. Between instructions sums are made in fp32, not in what
+    // tensor cores keep; inside one they keep some 13 bits whatever is asked for.
     const void* somewhere = reinterpret_cast<const void*>(uintptr_t{256});
     const int8_t fast = 0;
     good = good && Set(prepared, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast) &&

@@ -101,15 +101,17 @@ OpCase HalfCase(const OpCase& test, DType type, size_t every) {
 }
 
 void ExpectRoundedOnce(const Node& node, const std::vector<Doubles>& is,
-                       const std::vector<Doubles>& expected, double tolerance) {
+                       const std::vector<Doubles>& expected, double tolerance,
+                       const std::vector<Doubles>& more) {
   ASSERT_EQ(is.size(), expected.size());
   for (size_t o = 0; o < is.size(); ++o) {
     const DType type = node.outputs[o].dtype;
     const double relative = IsHalf(type) ? Unit(type) / 2 : 0;
     const double absolute = type == DType::kF16 ? 0x1p-25 : 0;
     for (size_t i = 0; i < is[o].size(); ++i) {
-      const double want = expected[o][i];
-      ASSERT_NEAR(is[o][i], want, (relative + tolerance) * std::fabs(want) + tolerance + absolute)
+      const double want = expected[o][i], own = more.empty() ? 0 : more[o][i];
+      ASSERT_NEAR(is[o][i], want,
+                  (relative + tolerance) * std::fabs(want) + tolerance + absolute + own)
           << "output " << o << " element " << i;
     }
   }

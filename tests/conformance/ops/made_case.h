@@ -45,9 +45,11 @@ Doubles Rounded(DType type, Doubles values);
 OpCase HalfCase(const OpCase& test, DType type, size_t every);
 
 // Arithmetic is that of fp32 on the rounded inputs; a result in 16 bits is then rounded once: half
-// a unit of its last place is all that is added to the fp32 tolerance.
+// a unit of its last place is all that is added to the fp32 tolerance, and of each element `more`,
+// where it is given.
 void ExpectRoundedOnce(const Node& node, const std::vector<Doubles>& is,
-                       const std::vector<Doubles>& expected, double tolerance);
+                       const std::vector<Doubles>& expected, double tolerance,
+                       const std::vector<Doubles>& more = {});
 
 }  // namespace lockstep::engine
 
