@@ -88,6 +88,7 @@ absl::StatusOr<CudnnTuning::Way> CudnnTuning::Decide(const Subject& subject, Cud
     if (!tuning_.measures()) return Way{{}, std::move(own)};
     LS_ASSIGN_OR_RETURN(Way chosen, Measure(subject, std::move(own)));
     table.Set(name_, subject.name, chosen.algorithm);
+    tuning_.NoteMeasured();
     return chosen;
   }
   if (known->number == CudnnAlgorithm::kOwn) return Way{{}, std::move(own)};

@@ -25,6 +25,7 @@ namespace {
 constexpr absl::Duration kLockDeadline = absl::Minutes(30);
 // Of the workspace, where biases and units are taken from.
 constexpr size_t kBiasBytes = size_t{256} << 10;
+constexpr int kWrittenTogether = 8;
 // Made numbers repeat after so many bytes, which no row is a divisor of.
 constexpr size_t kMadeBytes = (size_t{256} << 10) + 272;
 
@@ -233,12 +234,14 @@ absl::StatusOr<MatmulAlgorithm> ProductTuning::Choose(const MatmulShape& shape) 
                                                         error.data(), error.size());
   if (count == 0) return absl::InternalError(error.data());
   found.resize(static_cast<size_t>(count));
-  MatmulAlgorithm chosen = found[0];
-  if (lock_.valid() && count > 1) {
-    LS_ASSIGN_OR_RETURN(chosen, Measure(shape, found));
-    ++measured_;
+  if (!lock_.valid() || count == 1) {
+    table_.Set(name_, product, found[0]);
+    return found[0];
   }
+  LS_ASSIGN_OR_RETURN(const MatmulAlgorithm chosen, Measure(shape, found));
+  ++measured_;
   table_.Set(name_, product, chosen);
+  NoteMeasured();
   return chosen;
 }
 
@@ -263,6 +266,7 @@ absl::StatusOr<bool> ProductTuning::Fuses(const std::string& node, const CudaKer
   LS_LOG_DEBUG << node << ": " << result.milliseconds[0] << " ms as one product, "
                << result.milliseconds[1] << " ms with kernels of our own";
   table_.SetFusion(name_, node, result.quickest == 0);
+  NoteMeasured();
   return result.quickest == 0;
 }
 
@@ -329,11 +333,21 @@ absl::StatusOr<MatmulAlgorithm> ProductTuning::Measure(const MatmulShape& shape,
   return candidates[result.quickest].algorithm;
 }
 
+void ProductTuning::NoteMeasured() {
+  if (++unwritten_ == kWrittenTogether) WriteFiles();
+}
+
 void ProductTuning::Finish() {
   const Code cleared = device_.runtime().clear(scratch_.memory, scratch_.bytes, device_.compute());
   if (cleared != 0) {
     LS_LOG_WARNING << device_.Check(cleared, "made operands").message();
   }
+  WriteFiles();
+  lock_.reset();
+}
+
+void ProductTuning::WriteFiles() {
+  unwritten_ = 0;
   const std::string text = table_.ToText();
   for (const std::string& file : files_) {
     if (ReadText(file) == text) continue;
@@ -342,7 +356,6 @@ void ProductTuning::Finish() {
       LS_LOG_WARNING << "the choice of matrix products is not kept: " << written.message();
     }
   }
-  lock_.reset();
 }
 
 }  // namespace lockstep::engine::cuda

@@ -91,6 +91,9 @@ class ProductTuning {
   // `node` names it in files. Blocks meanwhile. Errors: Internal.
   absl::StatusOr<bool> PrefersFused(const std::string& node, const CudaKernel& fused,
                                     const CudaKernel& apart);
+  // Says that something was measured and is in the table. All files are written with every eighth
+  // of them, so that a process that ends while it measures has not measured for nothing.
+  void NoteMeasured();
   // Leaves zeros in what was written over, writes all that is known to all files and lets other
   // processes go on. A file that cannot be written is warned about: the next run measures again.
   void Finish();
@@ -101,7 +104,7 @@ class ProductTuning {
   int measured() const { return measured_; }
   // Returns whether what no file knows is measured.
   bool measures() const { return lock_.valid(); }
-  // Returns what is known, and what Finish will write.
+  // Returns what is known, and what the files will have.
   AlgorithmTable& table() { return table_; }
   // The device, the library and the module, as the table has them.
   const std::string& name() const { return name_; }
@@ -138,6 +141,7 @@ class ProductTuning {
                               const Places& places);
   Code Run(const Candidate& candidate, const Places& places);
   Places PlacesOf(const MatmulShape& shape) const;
+  void WriteFiles();
 
   Device& device_;
   const std::vector<std::string> files_;
@@ -147,6 +151,7 @@ class ProductTuning {
   AlgorithmTable table_;
   UniqueFd lock_;  // invalid: nothing is measured
   int measured_ = 0;
+  int unwritten_ = 0;  // of what was measured
   std::map<std::string, int> chosen_;
 };
 

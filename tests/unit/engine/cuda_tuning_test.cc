@@ -82,6 +82,19 @@ TEST_F(TuningTest, TheQuickestIsTakenAndKept) {
   EXPECT_EQ(emulation::ProductsRun(), runs);
 }
 
+// Who is killed while it measures leaves the files what it had measured, but for the last few.
+TEST_F(TuningTest, FilesAreWrittenWhileItMeasures) {
+  auto tuning = Open();
+  MatmulShape shape = shape_;
+  for (shape.m = 1; shape.m <= 20; ++shape.m) ASSERT_TRUE(tuning->Choose(shape).ok());
+  EXPECT_EQ(tuning->measured(), 20);
+  tuning.reset();  // without Finish
+  EXPECT_EQ(TextOf(first_), TextOf(second_));
+  tuning = Open();
+  for (shape.m = 1; shape.m <= 20; ++shape.m) ASSERT_TRUE(tuning->Choose(shape).ok());
+  EXPECT_EQ(tuning->measured(), 4);
+}
+
 TEST_F(TuningTest, AnAlgorithmThatFailsIsNotTaken) {
   emulation::SetFastestAlgorithm(2);
   EXPECT_EQ(Open()->Choose(shape_)->words[0], 1u);  // 2 ms against 3
