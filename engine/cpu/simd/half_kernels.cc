@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cpu/simd/half_kernels.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "common/half.h"
@@ -29,12 +30,13 @@ uint16_t F16Of(float x, uint32_t word) {
   if (magnitude >= 0x38800000) {
     return static_cast<uint16_t>(sign | CutStochastically(magnitude - 0x38000000, 13, word));
   }
-  // Subnormal: in units of 2^-24, what is behind the point has 24 bits and more.
+  // Subnormal: in units of 2^-24, behind the point are 24 bits and more, of which 31 count.
   const int shift = 126 - static_cast<int>(magnitude >> 23);
-  if (shift > 31) return static_cast<uint16_t>(sign);  // below 2^-30 of a unit
-  const uint64_t significand = (magnitude & 0x7fffff) | 0x800000;
-  const uint64_t mask = (uint64_t{1} << shift) - 1;
-  return static_cast<uint16_t>(sign | (significand + (word & mask)) >> shift);
+  if (shift > 54) return static_cast<uint16_t>(sign);  // below 2^-31 of a unit
+  const int bits_used = std::min(shift, 31);
+  const uint64_t significand = ((magnitude & 0x7fffff) | 0x800000) >> (shift - bits_used);
+  const uint64_t mask = (uint64_t{1} << bits_used) - 1;
+  return static_cast<uint16_t>(sign | (significand + (word & mask)) >> bits_used);
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ struct HalfKernels {
 const HalfKernels& HalfKernelsFor(Isa isa);
 
 // Narrows with stochastic rounding: each value becomes one of its two neighbours with the
-// probability that makes the mean exact, decided by the low bits of words[i]. Values that the
+// probability that makes the mean exact to 2^-31 of their distance, decided by the low bits of
+// words[i]. Values that the
 // format has stay as they are; what is beyond its largest value, and NaN, as by Narrow. Scalar, and
 // equal everywhere. REQUIRES: IsHalf(type).
 void NarrowStochastically(DType type, const float* x, const uint32_t* words, int64_t n,

@@ -30,10 +30,11 @@ __device__ __forceinline__ uint32_t StochasticF16(float x, uint32_t word) {
   if (magnitude >= 0x477fe000) return NarrowF16(x);
   if (magnitude >= 0x38800000) return sign | CutStochastically(magnitude - 0x38000000, 13, word);
   const int shift = 126 - static_cast<int>(magnitude >> 23);
-  if (shift > 31) return sign;
-  const uint64_t significand = (magnitude & 0x7fffff) | 0x800000;
-  const uint64_t mask = (uint64_t{1} << shift) - 1;
-  return (sign | static_cast<uint32_t>((significand + (word & mask)) >> shift)) & 0xffff;
+  if (shift > 54) return sign;
+  const int bits_used = shift < 31 ? shift : 31;
+  const uint64_t significand = ((magnitude & 0x7fffff) | 0x800000) >> (shift - bits_used);
+  const uint64_t mask = (uint64_t{1} << bits_used) - 1;
+  return (sign | static_cast<uint32_t>((significand + (word & mask)) >> bits_used)) & 0xffff;
 }
 
 // The weight in 16 bits after update number `index`.

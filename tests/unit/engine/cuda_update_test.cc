@@ -249,6 +249,42 @@ TEST_F(CudaUpdateTest, MomentsOnTheHostGiveTheSameBits) {
   }
 }
 
+// Weights at 0 whose updates are a 512th of fp16's smallest step: now and then one moves, the same
+// ones as on a CPU.
+TEST_F(CudaUpdateTest, UpdatesFarBelowFp16MoveTheWeightsThatMoveOnACpu) {
+  TrainSpec spec = SmallMlp();
+  spec.optimizer = SgdSpec{.lr = 1};
+  spec.precision = "pure_fp16";
+  spec.loss_scale.init = 1;
+  const auto weights = [](const TrainSpec& own) {
+    Job job(own);
+    auto* const state = static_cast<char*>(job.executor->BeginLoad());
+    for (const StateEntry& entry : job.plan->state()) {
+      if (entry.type != StateEntry::Type::kFloat16) continue;
+      std::memset(state + entry.offset, 0, entry.bytes);
+    }
+    job.executor->EndLoad();
+    std::vector<float> gradients(static_cast<size_t>(job.plan->gradient_count()), -0x1p-33f);
+    std::fill(gradients.end() - 16, gradients.end(), 0.0f);
+    gradients[gradients.size() - 16 + 2] = 64;  // targets, as many as D
+    for (int64_t step = 1; step <= 4; ++step) {
+      EXPECT_FALSE(UpdateWith(&job, step, gradients).skipped);
+    }
+    EXPECT_TRUE(job.executor->PublishState().ok());
+    const std::vector<char> all = job.StateBytes();
+    std::vector<char> made;
+    for (const StateEntry& entry : job.plan->state()) {
+      if (entry.type != StateEntry::Type::kFloat16) continue;
+      const auto begin = all.begin() + static_cast<ptrdiff_t>(entry.offset);
+      made.insert(made.end(), begin, begin + static_cast<ptrdiff_t>(entry.bytes));
+    }
+    return made;
+  };
+  const std::vector<char> cpu = weights(spec);
+  EXPECT_EQ(weights(OnGpu(spec)), cpu);
+  EXPECT_NE(cpu, std::vector<char>(cpu.size(), 0));
+}
+
 // The driver copies no memory that is page-locked in part: the pages of moments that are kept on
 // the host have weights before them and averages behind them, which are copied too.
 TEST_F(CudaUpdateTest, PageLocksAllThatIsCopied) {
