@@ -5,12 +5,13 @@
 //
 //   bench_device NAME [--batch N] [--precision P] [--steps N] [--warm N] [--inference]
 //                [--tuning FILE] [--profile] [--gpu N]
+//   bench_device --gpus
 //   bench_device --probe
 //   bench_device NAME --roofline GPU [--batch N] [--precision P] [--inference]
 //
-// --profile times each kind of node by itself as well, without graphs. --probe only asks cuBLASLt
-// what it has for the products of the large models. --roofline says what a GPU needs on paper, and
-// needs none.
+// --profile times each kind of node by itself as well, without graphs. --gpus only lists the GPUs
+// that CUDA shows. --probe only asks cuBLASLt what it has for the products of the large models.
+// --roofline says what a GPU needs on paper, and needs none.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -28,6 +29,7 @@
 #include "bench/product_probe.h"
 #include "bench/timing.h"
 #include "common/json.h"
+#include "common/status.h"
 #include "engine/cuda/cudnn.h"
 #include "engine/cuda/gpu_roofline.h"
 #include "engine/cuda/module.h"
@@ -44,6 +46,7 @@ struct Options {
   int warm = 6;  // a program runs twice from each of two slots before all of it is recorded
   bool inference = false;
   bool profile = false;
+  bool gpus = false;
   bool probe = false;
   std::string tuning;
   std::string roofline;
@@ -96,10 +99,11 @@ absl::Status RunSteps(const Plan& plan, Executor* executor, const Options& optio
   double before = 0;
   for (int s = 1; s <= options.steps + options.warm + 1; ++s) {
     step = s;
-    const absl::Status ran = executor->RunShard(s, 0, 0, batch.fields(), gradients.get(), hooks);
-    if (!ran.ok()) return ran;
+    LS_RETURN_IF_ERROR(executor->RunShard(s, 0, 0, batch.fields(), gradients.get(), hooks));
     const GradientSlice whole{0, count, gradients.get()};
-    times->loss = executor->Update(s, absl::MakeConstSpan(&whole, 1)).value().loss;
+    LS_ASSIGN_OR_RETURN(const StepResult updated,
+                        executor->Update(s, absl::MakeConstSpan(&whole, 1)));
+    times->loss = updated.loss;
     // An update ends when the host has looked at the gradients: a step lasts from one to the next.
     const double now = bench::Now();
     if (s > options.warm + 1) {
@@ -140,6 +144,19 @@ int Fail(const absl::Status& status) {
   return absl::IsResourceExhausted(status) ? 5 : 1;
 }
 
+// {"gpus": [{"uuid": ..., "name": ...}]}, in CUDA's order.
+absl::Status PrintGpus() {
+  LS_ASSIGN_OR_RETURN(const std::vector<cuda::DeviceProperties> devices, cuda::ListDevices());
+  const std::string gpus = JsonArrayOf(devices, [](const cuda::DeviceProperties& device) {
+    return JsonObject()
+        .Add("uuid", std::string(device.uuid))
+        .Add("name", std::string(device.name))
+        .Done();
+  });
+  std::printf("%s\n", JsonObject().Raw("gpus", gpus).Done().c_str());
+  return absl::OkStatus();
+}
+
 // The libraries that a run had: without cuDNN other engines do the work.
 std::string Libraries() {
   const auto tables = cuda::LoadModule();
@@ -169,7 +186,7 @@ void Print(const Options& options, const CompiledPlan& plan, const Executor& exe
       "\"step_min_s\":%.6f,\"step_max_s\":%.6f,\"samples_per_second\":%.2f,\"programs_ms\":%.3f,"
       "\"update_ms\":%.3f,\"idle_ms\":%.4f,\"idle_share\":%.5f,\"parameters\":%lld,"
       "\"flops\":%.6e,\"prepare_s\":%.1f,\"device_bytes\":%zu,\"arena_bytes\":%zu,"
-      "\"state_bytes\":%zu,\"loss\":%.6f,\"libraries\":%s,\"engines\":%s}\n",
+      "\"state_bytes\":%zu,\"loss\":%s,\"libraries\":%s,\"engines\":%s}\n",
       options.name.c_str(), options.precision.c_str(),
       static_cast<long long>(plan.spec().micro_batch), options.inference ? "true" : "false", step,
       *std::min_element(times.step.begin(), times.step.end()),
@@ -178,7 +195,7 @@ void Print(const Options& options, const CompiledPlan& plan, const Executor& exe
       bench::Median(times.update_ms), idle, idle * 1e-3 / step,
       static_cast<long long>(plan.parameter_count()),
       options.inference ? plan.evaluate().graph.Flops() : plan.flops(), prepare_s, device_bytes,
-      plan.arena_bytes(), plan.state_bytes(), times.loss, Libraries().c_str(),
+      plan.arena_bytes(), plan.state_bytes(), JsonNumber(times.loss).c_str(), Libraries().c_str(),
       Engines(executor).c_str());
 }
 
@@ -256,15 +273,18 @@ int main(int argc, char** argv) {
       options.inference = true;
     } else if (argument == "--profile") {
       options.profile = true;
+    } else if (argument == "--gpus") {
+      options.gpus = true;
     } else if (argument == "--probe") {
       options.probe = true;
     } else {
       options.name = argument;
     }
   }
-  if (options.probe) {
-    const absl::Status probed = lockstep::bench::ProbeProducts(options.gpu);
-    return probed.ok() ? 0 : lockstep::engine::Fail(probed);
+  if (options.gpus || options.probe) {
+    const absl::Status asked =
+        options.gpus ? lockstep::engine::PrintGpus() : lockstep::bench::ProbeProducts(options.gpu);
+    return asked.ok() ? 0 : lockstep::engine::Fail(asked);
   }
   return lockstep::engine::Run(options);
 }

@@ -11,12 +11,16 @@ the dense bf16 peak of the GPU.
 
     bench/gpu.py [--out FILE] [--budget SECONDS] [NAME..]
 
+A measurement that went wrong is a result, too, with its reason; --retry makes it again. It has gone wrong as well where
+the loss is not finite. Failures come last in the table.
+
 It runs from a checkout (./dev build cuda first) or from a bundle, with a Python that has PyTorch:
 $LOCKSTEP_PEER_PYTHON, or the one that runs this script.
 """
 import argparse
 import glob
 import json
+import math
 import os
 import site
 import subprocess
@@ -133,12 +137,12 @@ def peer_environment():
     return {**env, "LD_LIBRARY_PATH": ":".join(paths)} if paths else env
 
 
-def device_name():
-    try:
-        return subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], text=True,
-                              capture_output=True, check=True, timeout=60).stdout.splitlines()[0].strip()
-    except (OSError, subprocess.SubprocessError, IndexError):
-        return "unknown"
+def first_gpu(program, env):
+    """(UUID, name) of the GPU that our programs take: the first one that CUDA shows, of those of CUDA_VISIBLE_DEVICES,
+    which nvidia-smi knows nothing of; ("", "unknown") without one."""
+    result, _ = run([program, "--gpus"], env, 60)
+    gpus = result.get("gpus") if result is not None else None
+    return (gpus[0]["uuid"], gpus[0]["name"]) if gpus else ("", "unknown")
 
 
 def run(command, env, timeout):
@@ -152,25 +156,34 @@ def run(command, env, timeout):
         return None, str(error)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode == 0 and lines:
-        return json.loads(lines[-1]), None
+        try:
+            result = json.loads(lines[-1])
+        except ValueError as error:
+            return None, f"its last line is no JSON: {error}"
+        loss = result.get("loss", 0)
+        if loss is None or not math.isfinite(loss):  # nothing was trained in that time
+            return None, "the loss is not finite"
+        return result, None
     last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
     return None, f"exit code {done.returncode}: " + " | ".join(last)
 
 
 class Results:
-    """The file of results: one object for each line, in the order in which they were made."""
+    """The file of results: one object for each line, in the order in which they were made. What was measured again counts
+    as it came out last."""
 
     def __init__(self, path, retry):
         self.path, self.rows = path, []
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
-                self.rows = [json.loads(line) for line in file if line.strip()]
+                rows = [json.loads(line) for line in file if line.strip()]
+            self.rows = list({(row["case"], row["side"]): row for row in rows}.values())
         if retry:
             self.rows = [row for row in self.rows if "error" not in row]
 
-    def find(self, case, side, batch=None):
+    def find(self, case, side):
         for row in self.rows:
-            if row["case"] == case and row["side"] == side and batch in (None, row["batch"]):
+            if row["case"] == case and row["side"] == side:
                 return row
         return None
 
@@ -256,17 +269,24 @@ def memory(row):
     return row.get("device_bytes", row.get("peak_reserved_bytes"))
 
 
-def table(results, device):
-    """The results as lines for people."""
+def failed_rows(results, args):
+    """The measurements that went wrong, of the cases and sides that the call was for."""
+    judged = "ours" if args.ours_only else args.judge
+    return [row for row in results.rows if "error" in row and (not args.names or row["case"] in args.names)
+            and judged in ("all", "ours" if row["side"] == "ours" else "peers")]
+
+
+def table(results, device, failed):
+    """The results as lines for people; the last lines are those of `failed`."""
     peak = peak_of(device)
-    lines = [f"{device}, bf16 peak {peak / 1e12:.0f} TFLOP/s" if peak else device]
+    lines, last = [f"{device}, bf16 peak {peak / 1e12:.0f} TFLOP/s" if peak else device], []
     for case in CASES:
         rows = [row for row in results.rows if row["case"] == case.name]
         ours = next((row for row in rows if row["side"] == "ours" and "error" not in row), None)
         for row in rows:
             head = f"{case.name:<16} {row['side']:<14} batch {row['batch']:<4}"
             if "error" in row:
-                lines.append(f"{head} {row['error']}")
+                (last if row in failed else lines).append(f"{head} {row['error']}")
                 continue
             text = f"{head} {row['samples_per_second']:>11,.1f} samples/s {row['step_s'] * 1e3:>9.2f} ms"
             if "tokens_per_second" in row:
@@ -280,7 +300,7 @@ def table(results, device):
             if ours is not None and row is not ours and row["batch"] == ours["batch"]:
                 text += f"   ours x {ours['samples_per_second'] / row['samples_per_second']:.2f}"
             lines.append(text)
-    return lines
+    return lines + last
 
 
 def main():
@@ -293,7 +313,9 @@ def main():
     parser.add_argument("--ours-only", action="store_true", help="leave the peer out")
     parser.add_argument("--retry", action="store_true", help="what failed before too")
     parser.add_argument("--strict", action="store_true",
-                        help="exit code 1 when a measurement failed, 3 when the time was over")
+                        help="exit code 3 while not all is measured, then 1 when a measurement failed")
+    parser.add_argument("--judge", choices=("all", "ours", "peers"), default="all",
+                        help="whose failures count with --strict")
     parser.add_argument("--report", action="store_true", help="only show what the file has")
     args = parser.parse_args()
     args.tuning = args.tuning or os.path.abspath(args.out) + ".algorithms"
@@ -301,21 +323,25 @@ def main():
     for name in args.names:
         if name not in known:
             sys.exit(f"gpu.py: no case {name}; use {' '.join(known)}")
-    results, args.device, done = Results(args.out, args.retry), device_name(), True
+    results, done = Results(args.out, args.retry), True
     deadline = time.monotonic() + args.budget
-    if not args.report:
+    if args.report:
+        args.device = results.rows[-1]["device"] if results.rows else "unknown"
+    else:
         program = find_program()
+        args.device = first_gpu(program, environment(program))[1]
         for case in CASES:
             if args.names and case.name not in args.names:
                 continue
             done = measure(case, program, args, results, deadline)
             if not done:
-                say("the time is over: run it again for the rest")
                 break
-    print("\n".join(table(results, args.device)))
+    failed = failed_rows(results, args)
+    print("\n".join(table(results, args.device, failed)), flush=True)
+    if not done:
+        say("the time is over: run it again for the rest")
     if args.strict:
-        failed = [row for row in results.rows if "error" in row and (not args.names or row["case"] in args.names)]
-        sys.exit(1 if failed else 0 if done else 3)
+        sys.exit(3 if not done else 1 if failed else 0)
 
 
 if __name__ == "__main__":

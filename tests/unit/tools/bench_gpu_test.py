@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import argparse
+import contextlib
+import io
+import json
 import os
+import sys
 import tempfile
 import unittest
 from unittest import mock
@@ -56,6 +60,66 @@ class GpuBenchTest(unittest.TestCase):
                 mock.patch("gpu.time.monotonic", lambda: next(now)):
             self.assertFalse(gpu.measure(gpu.CASES[0], "p", args, results, 50.0))
         self.assertEqual(results.rows, [])
+
+    def bench(self, program, *args):
+        """Exit code, table and rows of a call whose program is a shell script that is given a case's model as $1."""
+        path = self.file("bin/bench_device")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\n"
+                       'case "$1" in --gpus) echo \'{"gpus":[{"uuid":"GPU-1","name":"fake"}]}\'; exit ;; esac\n' + program)
+        os.chmod(path, 0o755)
+        out, said = f"{self.folder}/rows", io.StringIO()
+        with mock.patch.object(gpu, "find_program", lambda: path), mock.patch("gpu.say"), \
+                mock.patch.object(sys, "argv", ["gpu.py", "--strict", "--out", out, *args]), \
+                contextlib.redirect_stdout(said), self.assertRaises(SystemExit) as end:
+            gpu.main()
+        with open(out, encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        return end.exception.code, said.getvalue().splitlines(), rows
+
+    ROW = """echo '{"samples_per_second":10.0,"step_s":0.1,"loss":1.5}'\n"""
+    GPT2_FAILS = 'case "$1" in gpt2) echo it broke >&2; exit 1 ;; esac\n' + ROW
+
+    def test_a_loss_that_is_not_finite_is_a_failure_and_ends_nothing(self):
+        for loss, reason in (("nan", "its last line is no JSON"), ("null", "the loss is not finite"),
+                             ("NaN", "the loss is not finite"), ("Infinity", "the loss is not finite")):
+            program = ("case \"$1\" in gpt2) echo '{\"samples_per_second\":10.0,\"step_s\":0.1,\"loss\":" + loss
+                       + "}'; exit ;; esac\n" + self.ROW)
+            code, _, rows = self.bench(program, "--ours-only", "gpt2", "resnet50")
+            os.unlink(f"{self.folder}/rows")
+            self.assertEqual((code, [row["case"] for row in rows]), (1, ["gpt2", "resnet50"]), loss)
+            self.assertIn(reason, rows[0]["error"])
+            self.assertEqual((rows[1]["loss"], rows[1]["device"]), (1.5, "fake"))
+
+    def test_failures_are_the_last_lines(self):
+        code, table, _ = self.bench(self.GPT2_FAILS, "--ours-only", "gpt2", "resnet50")
+        self.assertEqual(code, 1)
+        self.assertRegex(table[-2], "resnet50 .*10.0 samples/s")
+        self.assertRegex(table[-1], "gpt2 .*exit code 1: it broke")
+
+    def test_while_not_all_is_measured_that_is_what_it_says(self):
+        now = iter((0.0, 0.0, 0.0, 85.0))
+        with mock.patch("gpu.time.monotonic", lambda: next(now)):
+            code, _, rows = self.bench(self.GPT2_FAILS, "--ours-only", "--budget", "100", "gpt2", "resnet50")
+        self.assertEqual((code, [row["case"] for row in rows]), (3, ["gpt2"]))
+        code, _, rows = self.bench(self.GPT2_FAILS, "--ours-only", "gpt2", "resnet50")
+        self.assertEqual((code, [row["case"] for row in rows]), (1, ["gpt2", "resnet50"]))
+
+    def test_what_failed_is_measured_again_when_that_is_asked_for(self):
+        self.bench(self.GPT2_FAILS, "--ours-only", "gpt2")
+        self.assertEqual(self.bench(self.ROW, "--ours-only", "gpt2")[0], 1)
+        self.assertEqual(self.bench(self.ROW, "--ours-only", "--retry", "gpt2")[0], 0)
+        self.assertEqual(self.bench("exit 1\n", "--ours-only", "gpt2")[0], 0)  # the last result counts
+
+    def test_whose_failures_count(self):
+        self.assertEqual(self.bench(self.GPT2_FAILS, "--ours-only", "gpt2")[0], 1)
+        peer = self.file("peer")
+        with open(peer, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\n" + self.ROW)
+        os.chmod(peer, 0o755)
+        with mock.patch.dict(os.environ, LOCKSTEP_PEER_PYTHON=peer):
+            self.assertEqual(self.bench(self.ROW, "--judge", "peers", "gpt2")[0], 0)
+            self.assertEqual(self.bench(self.ROW, "gpt2")[0], 1)
 
     def test_libraries_of_the_interpreter_are_named(self):
         cublas = self.file("site/nvidia/cu13/lib/libcublasLt.so.13")

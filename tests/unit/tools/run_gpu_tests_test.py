@@ -28,7 +28,10 @@ for word in "$@"; do case "$word" in --gtest_filter=*) name=${word##*[/.]} ;; es
 if [ -e "$PLANS/$name" ]; then . "$PLANS/$name"; else echo '[       OK ] x'; fi
 """
 LIST = r"printf 'Running main() from x\nAll/CudaOpsTest.\n  Device/add  # GetParam() = 1\n  Device/relu\n  Device/sum\n'"
-BENCH = """echo "bench $* $LD_LIBRARY_PATH" >&2; . "$PLANS/bench" """
+BENCH = """case "$1" in
+--gpus) echo "{\\"gpus\\":[{\\"uuid\\":\\"GPU-${CUDA_VISIBLE_DEVICES:-0}\\",\\"name\\":\\"fake\\"}]}"; exit ;;
+esac
+echo "bench $* $LD_LIBRARY_PATH" >&2; . "$PLANS/bench" """
 ROW = """echo '{"samples_per_second":10.0,"step_s":0.1,"idle_share":0.0}'"""
 HANGS = "exec tail -f /dev/null"
 
@@ -45,7 +48,9 @@ class RunGpuTestsTest(unittest.TestCase):
         self.script("tests/conformance_cuda_ops_test", GTEST)
         self.script("tests/engine_cuda_executor_test", GTEST)
         self.script("bench/bench_device", BENCH)
-        self.script("path/nvidia-smi", 'case "$*" in -L) echo "GPU 0" ;; *uuid*) echo GPU-1 ;; *name*) echo fake ;; esac')
+        # It knows nothing of CUDA_VISIBLE_DEVICES.
+        self.script("path/nvidia-smi", 'case "$*" in -L) echo "GPU 0" ;; "-i GPU-1 "*memory.used*) echo 111 ;; '
+                    '*memory.used*) echo 100; echo 111 ;; *) exit 9 ;; esac')
         self.script("path/no-torch", "exit 1")
         self.plan(doctor="echo can be used", list=LIST, bench=ROW)
         self.out = f"{self.folder}/out"
@@ -68,8 +73,8 @@ class RunGpuTestsTest(unittest.TestCase):
                 "LOCKSTEP_PEER_PYTHON": f"{self.folder}/path/no-torch",
                 "PATH": f"{self.folder}/path:{os.environ['PATH']}"}
 
-    def run_it(self, *args, phases="A"):
-        return subprocess.run(self.command("--phases", phases, *args), env=self.env(), text=True,
+    def run_it(self, *args, phases="A", **env):
+        return subprocess.run(self.command("--phases", phases, *args), env={**self.env(), **env}, text=True,
                               capture_output=True, check=False)
 
     def states(self):
@@ -259,6 +264,67 @@ class RunGpuTestsTest(unittest.TestCase):
         self.assertEqual(self.run_it(phases="B").returncode, 1)
         self.assertEqual(self.state("speed: ours"), "failed")
 
+    def test_a_speed_that_failed_is_measured_again_when_that_is_asked_for(self):
+        self.plan(bench=f'case "$1" in gpt2) echo it broke >&2; exit 1 ;; esac\n{ROW}')
+        self.run_it(phases="B")
+        row = self.states()["speed: ours"]
+        self.assertEqual(row["state"], "failed")
+        self.assertIn("it broke", row["reason"])
+        self.plan(bench=ROW)
+        self.run_it(phases="B")
+        self.assertEqual(self.state("speed: ours"), "failed")
+        self.run_it("--retry", phases="B")
+        self.assertEqual(self.state("speed: ours"), "passed")
+
+    def test_what_ours_did_wrong_is_no_fault_of_the_peers(self):
+        self.plan(bench=f'case "$1" in gpt2) echo it broke >&2; exit 1 ;; esac\n{ROW}')
+        self.script("path/torch", f'case "$1" in -c) exit ;; esac\n{ROW}')
+        self.run_it(phases="BC", LOCKSTEP_PEER_PYTHON=f"{self.folder}/path/torch")
+        self.assertEqual((self.state("speed: ours"), self.state("speed: peers")), ("failed", "passed"))
+
+    def test_all_is_on_the_first_gpu_that_cuda_shows(self):
+        self.script("bin/launcher", 'echo "on $LOCKSTEP_GPUS" >&2\n' + LAUNCHER)
+        self.run_it(CUDA_VISIBLE_DEVICES="1")
+        for check, gpus in (("same-bits", "GPU-1,GPU-1"), ("moments-elsewhere", "GPU-1,GPU-1,GPU-1,GPU-1"),
+                            ("recordings", "GPU-1"), ("soak", "GPU-1")):
+            self.assertIn(f"on {gpus}\n", self.log(check))
+        with mock.patch.dict(os.environ, self.env()):
+            self.assertEqual([self.module(self.folder).memory_used(uuid) for uuid in ("GPU-1", "GPU-0")], [111, 100])
+            self.script("path/nvidia-smi", "exit 9")
+            self.assertIsNone(self.module(self.folder).memory_used("GPU-1"))
+            self.script("path/nvidia-smi", "echo '[N/A]'")
+            self.assertIsNone(self.module(self.folder).memory_used("MIG-1"))
+
+    def test_what_the_tools_of_cuda_are_asked_for(self):
+        self.script("path/sanitizer", 'echo "asked: $*"')
+        self.script("path/ncu", 'echo "asked: $*"')
+        self.run_it(phases="D", LOCKSTEP_COMPUTE_SANITIZER=f"{self.folder}/path/sanitizer")
+        for kind in ("memcheck", "racecheck", "synccheck"):
+            self.assertEqual(self.state(f"kernels under {kind}"), "passed")
+            # Our kernels alone, and no error that a call of the driver gives somebody who can do without.
+            self.assertIn(f"--tool {kind} --kernel-regex kns=lockstep --report-api-errors no ",
+                          self.log(f"kernels-under-{kind}"))
+        self.assertEqual(self.state("ncu: batch_norm"), "passed")
+        log = self.log("ncu-batch_norm")
+        self.assertIn("--launch-count 20 ", log)
+        self.assertIn(f"-f -o {self.out}/ncu-batch_norm ", log)
+
+    def test_counters_that_the_driver_keeps_to_itself_are_no_failure(self):
+        self.script("path/ncu", "echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'; exit 1")
+        self.run_it(phases="D")
+        row = self.states()["ncu: batch_norm"]
+        self.assertEqual(row["state"], "skipped")
+        self.assertIn("ERR_NVGPUCTRPERM", row["reason"])
+
+    def test_nobody_has_to_read_what_it_says(self):
+        reads, writes = os.pipe()
+        os.close(reads)
+        done = subprocess.run(self.command("--phases", "A"), env=self.env(), text=True, stdout=writes,
+                              stderr=subprocess.PIPE, check=False)
+        os.close(writes)
+        self.assertEqual((done.returncode, done.stderr), (1, ""))  # the soak's
+        self.assertEqual({row["state"] for row in self.without_soak().values()}, {"passed"})
+
     def module(self, folder):
         """The command as Python has it, in a folder that may be a link."""
         loader = importlib.machinery.SourceFileLoader("run_gpu_tests_copy", f"{folder}/run-gpu-tests")
@@ -275,7 +341,7 @@ class RunGpuTestsTest(unittest.TestCase):
             worker.kill()
         self.assertGreater(found, 0)
 
-    def soaked(self, first_step, memory):
+    def soaked(self, first_step, memory, resident=1000):
         """What the soak makes of the GPU's memory at each look, when a step is there from one of them on, and what it says."""
         looks = iter(memory)
         run = mock.MagicMock(returncode=0)
@@ -284,9 +350,10 @@ class RunGpuTestsTest(unittest.TestCase):
         steps = iter(number >= first_step for number in range(len(memory)))
         module = self.module(self.folder)
         said = io.StringIO()
-        with mock.patch.multiple(module, resident_kib=lambda: 1000, has_step=lambda _: next(steps), job=lambda *_: "j"), \
+        kib = iter(resident * number if resident > 1000 else resident for number in range(len(memory)))
+        with mock.patch.multiple(module, resident_kib=lambda: next(kib), has_step=lambda _: next(steps), job=lambda *_: "j",
+                                 first_gpu=lambda: "GPU-1", memory_used=lambda _: next(looks)), \
                 mock.patch.object(module.subprocess, "Popen", return_value=run), \
-                mock.patch.object(module.subprocess, "run", lambda *_, **__: mock.Mock(stdout=f"{next(looks)}\n")), \
                 mock.patch.object(module.time, "sleep"), contextlib.redirect_stdout(said):
             return module.soak(self.folder), said.getvalue()
 
@@ -298,6 +365,12 @@ class RunGpuTestsTest(unittest.TestCase):
         flat, said = self.soaked(8, start + [8000] * 3)
         self.assertFalse(flat)
         self.assertIn("none ruled out: 3 looks", said)
+
+    def test_a_soak_that_cannot_see_the_gpus_memory_says_nothing_of_it(self):
+        flat, said = self.soaked(0, [None] * 12)
+        self.assertTrue(flat)
+        self.assertIn("[  SKIPPED ] nvidia-smi does not say how much memory of GPU-1 is used", said)
+        self.assertFalse(self.soaked(0, [None] * 12, resident=10000)[0])  # the worker's grows
 
     def test_a_step_is_seen_in_the_metrics(self):
         module = self.module(self.folder)
