@@ -70,6 +70,10 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step,
     owed_ = true;
     if (parts_ > 1) Drop();
   }
+  // All know that such a one is whole; who was to give it its name may have died before.
+  if (std::exchange(elsewhere_, false)) {
+    thread_.Post([this, step = begun_] { LookWhetherPublished(step); });
+  }
   const bool prepared = entered_ && Publishes();
   copies_ = copies;
   rank_ = communicator.rank();
@@ -172,9 +176,16 @@ void Checkpointer::NoteDue(int64_t step) {
   if (Publishes() && !published && restored_step_ != step) owed_ = true;
 }
 
+void Checkpointer::LookWhetherPublished(int64_t step) {
+  // A publisher that lives, and is slower than this, saves it beside the one that is made for it.
+  const absl::StatusOr<std::string> saved = FindSaved(step);
+  if (!saved.ok() || saved->empty()) lost_.store(step);
+}
+
 bool Checkpointer::WantsSave() const {
   if (under_way_ || CannotSave()) return false;
-  if (owed_) return writing_.load() == 0;
+  const bool lost = begun_ > 0 && lost_.load() == begun_;
+  if (owed_ || lost) return writing_.load() == 0;
   return settings_.every != absl::InfiniteDuration() &&
          settings_.clock->Now() - newest_ >= settings_.every;
 }
@@ -223,6 +234,7 @@ void Checkpointer::Conclude(int durable) {
   }
   if (durable == 0 || (Saves() && !whole)) return Drop();
   under_way_ = false;
+  elsewhere_ = parts_ > 1 && copies_.count() == 1 && !Publishes();
   if (Publishes() && parts_ > 1) {
     thread_.Post([this, job = job_, begun = newest_] { Publish(job.get(), begun); });
   }
@@ -230,8 +242,9 @@ void Checkpointer::Conclude(int durable) {
 
 void Checkpointer::Begin(int64_t step, const Decided& decided, bool in_place) {
   parts_ = Parts();
-  owed_ = busy_ = false;
+  owed_ = busy_ = elsewhere_ = false;
   under_way_ = true;
+  begun_ = step;
   newest_ = settings_.clock->Now();
   job_.reset();
   if (!Saves()) return;

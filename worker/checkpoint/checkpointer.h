@@ -194,6 +194,9 @@ class Checkpointer {
   bool Publishes() const { return copies_.count() > 1 ? copies_.writes(rank_) : rank_ == 0; }
   // All parts are durable, or have failed: brings the checkpoint under way to its end.
   void Conclude(int durable);
+  // The generation in which the checkpoint after `step` was whole ended: finds out whether it is
+  // there. In the thread.
+  void LookWhetherPublished(int64_t step);
   void Begin(int64_t step, const Decided& decided, bool in_place = false);
   // Gives up the checkpoint under way.
   void Drop();
@@ -238,6 +241,9 @@ class Checkpointer {
   bool owed_ = false;                       // one is to be begun as soon as can be
   bool busy_ = false;                       // the copy's memory was not free for the one under way
   std::atomic<int> writing_{0};             // jobs that use the copy's memory
+  int64_t begun_ = 0;                       // after which step the newest was
+  bool elsewhere_ = false;                  // that one is whole, and another rank publishes it
+  std::atomic<int64_t> lost_{0};            // whose publisher is gone: its step; 0: none
   bool entered_ = false;                    // some generation
   absl::Time newest_;                       // when the newest was begun
   absl::Time told_ = absl::InfinitePast();  // when the newest line was logged; the thread's

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -79,6 +80,13 @@ class Job {
     for (Rank& rank : ranks_) {
       rank.checkpointer->Enter(*rank.communicator, rank.executor->committed_step(), "", copies_);
     }
+  }
+  // A rank dies; those behind it move up, and the next generation is without it.
+  void Lose(int rank) {
+    for (size_t next = static_cast<size_t>(rank) + 1; next < ranks_.size(); ++next) {
+      std::swap(ranks_[next - 1], ranks_[next]);
+    }
+    ranks_.pop_back();
   }
   // Each rank is a host of its own, and looks where its folder is. `stated`: what the job says.
   void Look(const std::string& stated = "auto") {

@@ -162,27 +162,6 @@ TEST_F(CheckpointerTest, OneThatFallsDueMeanwhileIsSavedAfterIt) {
   EXPECT_GT(second, 2);
 }
 
-// A death in the evaluation before it, or between the commit and the boundary.
-TEST_F(CheckpointerTest, OneThatWasDueWhenTheGenerationEndedIsMadeUpFor) {
-  Job job(folder_, 2);
-  job.Enter();
-  job.Step();
-  job.Connect();
-  job.Enter();
-  for (Rank& rank : job.ranks()) rank.checkpointer->NoteDue(1);
-  EXPECT_TRUE(job.ranks()[0].checkpointer->WantsSave());
-  EXPECT_TRUE(job.StepUntilSaved(2));
-  // It is there.
-  job.Complete();
-  const int64_t step = job.ranks()[0].executor->committed_step();
-  job.Connect();
-  job.Enter();
-  for (Rank& rank : job.ranks()) {
-    rank.checkpointer->NoteDue(step);
-    EXPECT_FALSE(rank.checkpointer->WantsSave());
-  }
-}
-
 TEST_F(CheckpointerTest, WishesByTheClock) {
   Job job(folder_, 1);
   job.Enter();
@@ -258,20 +237,6 @@ TEST_F(CheckpointerTest, OneWhoseJobWentOnDoesNotBecomeTheNewest) {
   EXPECT_EQ(Resumed(1, "auto", state), 1);
   EXPECT_EQ(fs::read_symlink(folder_ + "/last"), "step-0000000001");
   EXPECT_TRUE(Hidden().empty());
-}
-
-TEST_F(CheckpointerTest, WhatAGenerationsEndCutShortIsSavedInTheNext) {
-  Job job(folder_, 2);
-  job.Enter();
-  job.Step(/*due=*/true);
-  // Nobody tells that the parts are durable: the generation ends.
-  job.Connect();
-  job.Enter();
-  const auto saved = [&] {
-    return !checkpoint::FindCheckpoints(checkpoint::Storage::Disk(), folder_)->checkpoints.empty();
-  };
-  for (int i = 0; i < 100'000 && !saved(); ++i) job.Step();
-  EXPECT_TRUE(saved());
 }
 
 TEST_F(CheckpointerTest, ASurvivorInNoGenerationSavesAllThatItHas) {
