@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/sha256.h"
 #include "common/check.h"
+#include "common/hash_bytes.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "worker/checkpoint/candidates.h"
@@ -24,20 +25,23 @@ using checkpoint::FoundCheckpoint;
 
 constexpr int64_t kPiece = int64_t{4} << 20;
 
-// What a rank would take; it travels as bytes. Only those have one that write where they look.
+// What a rank would take; it travels as bytes. Only those have one that write where they look. Of
+// versions before the run's hash, which have its place in `path`, that is 0.
 struct Row {
   enum What : int32_t { kNone, kTry, kRefuse };
   int64_t sequence = 0;
   int64_t generation = 0;
   int64_t step = 0;
   int32_t what = kNone;
-  char path[4084] = {};
+  char path[4076] = {};
+  uint64_t run = 0;  // a hash of the id
 
   std::tuple<int64_t, int64_t, int64_t> order() const { return {sequence, generation, step}; }
   bool SameAs(const Row& other) const {
-    return what == kTry && other.what == kTry && order() == other.order();
+    return what == kTry && other.what == kTry && order() == other.order() && run == other.run;
   }
 };
+static_assert(sizeof(Row) == 4112);
 
 class CopiesRestore {
  public:
@@ -125,6 +129,8 @@ class CopiesRestore {
     mine_.what = Row::kTry;
     std::tie(mine_.sequence, mine_.generation, mine_.step) = found.manifest.order();
     found.path.copy(mine_.path, sizeof(mine_.path) - 1);
+    // Folders of different runs may have checkpoints of one order.
+    mine_.run = HashBytes(found.manifest.run.data(), found.manifest.run.size());
     return absl::OkStatus();
   }
 

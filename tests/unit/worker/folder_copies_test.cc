@@ -216,6 +216,25 @@ TEST_F(FolderCopiesTest, TheNewestOfAllIsTaken) {
   EXPECT_EQ(ResumedIn("ba", newest), 5);
 }
 
+// As where two jobs that share no folder left theirs, and a third one begins beside both.
+TEST_F(FolderCopiesTest, OfTwoRunsWithOneOrderOneIsTaken) {
+  std::vector<std::string> states;
+  for (const char* letter : {"a", "b"}) {
+    Job job = Life(letter, /*run=*/letter);
+    job.Look();
+    job.Enter();
+    job.Step();
+    auto* const state = static_cast<char*>(job.ranks()[0].state);
+    state[job.State().size() / 2] ^= letter[0];
+    job.Complete();
+    states.push_back(job.State());
+  }
+  ASSERT_NE(states[0], states[1]);
+  EXPECT_EQ(ResumedIn("ab", states[0]), 1);
+  EXPECT_EQ(ResumedIn("ba", states[1]), 1);
+  EXPECT_EQ(ResumedIn("cb", states[1]), 1);
+}
+
 TEST_F(FolderCopiesTest, ADamagedCopyIsMadeGoodByTheOthers) {
   std::string first;
   Job job = Life("ab");
