@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -305,7 +306,9 @@ class Worker {
     absl::StatusOr<TrainOutcome> outcome =
         Train(generation, communicator, group.members[static_cast<size_t>(group.rank)].shards);
     absl::Status ended = outcome.status();
+    peak_bytes_.reset();
     if (ended.ok() && trainer_->profiler() != nullptr && !outcome->regrouped) {
+      peak_bytes_ = PeakRssBytes();  // the profile's memory is not the job's
       ended = WriteProfile(communicator, group.rank);
     }
     link_.UnwatchGeneration();
@@ -326,24 +329,42 @@ class Worker {
     return end.status;
   }
 
-  // Each rank writes what it measured, rank 0 puts it together. A profile that cannot be written
-  // costs the profile, not the run.
+  // Each rank writes what it measured; rank 0 puts it together when the model is safe.
   absl::Status WriteProfile(Communicator* communicator, int rank) {
-    const std::string run_dir = RunDir(bootstrap_.assignment());
     board_.Enter(SAVING);
-    absl::Status written = WorkOnDisk(&board_, clock_, [&](const std::function<bool()>&) {
-      return WriteRankProfile(run_dir, trainer_->profiler()->Result(rank));
+    const bool written = Profile([&] {
+      return WriteRankProfile(RunDir(bootstrap_.assignment()),
+                              trainer_->profiler()->Result(rank, bootstrap_.assignment().job_id()));
     });
     LS_RETURN_IF_ERROR(communicator->Barrier(trainer_->Deadline()));
-    if (written.ok() && rank == 0) {
-      written = WorkOnDisk(&board_, clock_, [&](const std::function<bool()>&) {
-        return MergeProfiles(run_dir, communicator->world_size(), job_.profile().sort());
-      });
-    }
-    if (!written.ok()) {
-      LS_LOG_WARNING << "no profile: " << written.message();
-    }
+    profiled_ranks_ = written && rank == 0 ? communicator->world_size() : 0;
     return absl::OkStatus();
+  }
+
+  void MergeProfile() {
+    if (profiled_ranks_ == 0) return;
+    board_.Enter(SAVING);
+    Profile([&] {
+      return MergeProfiles(RunDir(bootstrap_.assignment()), bootstrap_.assignment().job_id(),
+                           std::exchange(profiled_ranks_, 0), job_.profile().sort());
+    });
+  }
+
+  // Returns whether `work`, a part of the profile, was done. What cannot be written, or has no
+  // memory, costs the profile, not the run.
+  bool Profile(const std::function<absl::Status()>& work) {
+    const absl::Status done =
+        WorkOnDisk(&board_, clock_, [&](const std::function<bool()>&) -> absl::Status {
+          try {
+            return work();
+          } catch (const std::bad_alloc&) {
+            return absl::ResourceExhaustedError("there is no memory for it");
+          }
+        });
+    if (!done.ok()) {
+      LS_LOG_WARNING << "no profile: " << done.message();
+    }
+    return done.ok();
   }
 
   absl::StatusOr<TrainOutcome> Train(const Generation& generation, Communicator* communicator,
@@ -414,11 +435,12 @@ class Worker {
             return absl::OkStatus();
           }));
     }
+    MergeProfile();
     board_.Enter(SAVING);
     LS_RETURN_IF_ERROR(WriteRecord());
     board_.Enter(FINISHED);
     telemetry_->Send();
-    finished.set_peak_rss_bytes(PeakRssBytes());
+    finished.set_peak_rss_bytes(peak_bytes_.has_value() ? *peak_bytes_ : PeakRssBytes());
     exit_ = link_.FinishAndWait(finished);
     if (!exit_.has_value() && link_.coordinator_lost()) return SayFarewell();
     return absl::OkStatus();
@@ -486,7 +508,9 @@ class Worker {
   bool first_of_host_ = false;  // in its newest generation
   bool done_ = false;
   bool drained_ = false;
-  std::atomic<bool> alone_{false};  // it saves what it has, and no generation goes on from there
+  int profiled_ranks_ = 0;             // whose profiles are to be put together here
+  std::optional<int64_t> peak_bytes_;  // of memory, before its profile was written
+  std::atomic<bool> alone_{false};     // it saves what it has, and no generation goes on from there
   std::optional<Exit> exit_;
   FarewellWatch farewell_;  // last: its thread uses the rest
 };

@@ -278,7 +278,7 @@ void OnLog(Context& context, const Node& node, const LogChunk& chunk) {
 void VacateLeft(Job& job, const Worker& worker) {
   for (Slot& slot : job.slots) {
     if (!slot.worker || &*slot.worker != &worker) continue;
-    slot.last_peak_rss_bytes = worker.exited->peak_rss_bytes();
+    slot.last_peak_rss_bytes = worker.peak_rss_bytes();
     NoteLeft(worker, job);
     slot.worker.reset();
     return;

@@ -140,9 +140,7 @@ void FillResult(const Job& job, JobResult& result) {
       continue;
     }
     const Worker& worker = *slot.worker;
-    int64_t peak = worker.finished ? worker.finished->peak_rss_bytes() : 0;
-    if (worker.exited) peak = std::max<int64_t>(peak, worker.exited->peak_rss_bytes());
-    result.add_peak_rss_bytes(peak);
+    result.add_peak_rss_bytes(worker.peak_rss_bytes());
     if (!worker.finished) continue;
     const WorkerFinished& finished = *worker.finished;
     // The worker that was there longest saw most of it.

@@ -131,6 +131,12 @@ struct alignas(64) Worker {
   }
   // It works for the job, or is about to.
   bool serves() const { return phase < Phase::kLeaving; }
+  // Its largest resident memory; 0: not known. What it says itself leaves out what is not the job's
+  // (a profile, a command's setup), its host counts all that the process ever had.
+  int64_t peak_rss_bytes() const {
+    if (finished && finished->peak_rss_bytes() > 0) return finished->peak_rss_bytes();
+    return exited ? exited->peak_rss_bytes() : 0;
+  }
 };
 
 // What a place's row was made of, without what cannot change unless one of these does (job_record).

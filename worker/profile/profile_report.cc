@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <new>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/available_memory.h"
 #include "common/durable_file.h"
 #include "common/json.h"
 #include "common/status.h"
@@ -17,6 +20,9 @@
 
 namespace lockstep::worker {
 namespace {
+
+// What measuring the bandwidth takes, and as much again that others may need meanwhile.
+constexpr int64_t kBandwidthBytes = int64_t{256} << 20;
 
 // One line of the table. Phases hold nodes: a phase's self time is what no node of it took.
 struct Row {
@@ -162,13 +168,18 @@ std::string NameEvent(std::string_view what, int pid, int lane, const std::strin
       .Done();
 }
 
-std::string SpanEvent(const TraceEvent& event, int pid, int64_t start) {
+// When it began, by a clock that the hosts have in common.
+int64_t BeginOf(const TraceEvent& event, const RankProfile& rank) {
+  return event.begin() + rank.clock_offset();
+}
+
+std::string SpanEvent(const TraceEvent& event, int pid, int64_t begin) {
   return JsonObject()
       .Add("ph", "X")
       .Add("name", event.name())
       .Add("pid", pid)
       .Add("tid", event.lane())
-      .Add("ts", static_cast<double>(event.begin() - start) * 1e-3)
+      .Add("ts", static_cast<double>(begin) * 1e-3)
       .Add("dur", static_cast<double>(event.nanos()) * 1e-3)
       .Raw("args", JsonObject().Add("step", event.step()).Done())
       .Done();
@@ -180,6 +191,16 @@ absl::StatusOr<RankProfile> ReadRankProfile(const std::string& path) {
   RankProfile profile;
   if (profile.ParseFromIstream(&file)) return profile;
   return absl::DataLossError(absl::StrCat(path, " is damaged"));
+}
+
+// This process may be left less than the machine has.
+double BandwidthOr0() {
+  if (AvailableMemory() < kBandwidthBytes) return 0;
+  try {
+    return engine::MeasureMemoryBandwidth();
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
 }
 
 std::string RankFile(const std::string& run_dir, int rank) {
@@ -228,7 +249,7 @@ std::string ProfileVerdict(const std::vector<RankProfile>& ranks, const Peak& pe
 }
 
 std::string ProfileText(const std::vector<RankProfile>& ranks, const Peak& peak,
-                        const std::string& sort) {
+                        const std::string& sort, const std::vector<int>& missing) {
   const Table table = TableOf(ranks, peak, sort);
   std::string text = absl::StrCat("profile: ", ProfileVerdict(ranks, peak), "\n\n");
   absl::StrAppendFormat(&text, "%8s %11s %11s %11s %6s %9s %7s %6s  %-10s %s\n", "CALLS",
@@ -243,9 +264,14 @@ std::string ProfileText(const std::vector<RankProfile>& ranks, const Peak& peak,
   }
   absl::StrAppendFormat(
       &text,
-      "\n%d ranks together; the arena's peak is %s in each; this machine's peak: %.1f GFLOP/s and "
-      "%.1f GB/s on one thread, measured after the run\n",
-      ranks.size(), BytesText(static_cast<double>(arena)), peak.flops * 1e-9, peak.bytes * 1e-9);
+      "\n%d ranks together; the arena's peak is %s in each; this machine's peak: %.1f GFLOP/s",
+      ranks.size(), BytesText(static_cast<double>(arena)), peak.flops * 1e-9);
+  if (peak.bytes > 0) absl::StrAppendFormat(&text, " and %.1f GB/s", peak.bytes * 1e-9);
+  absl::StrAppend(&text, " on one thread, measured after the run\n");
+  if (!missing.empty()) {
+    absl::StrAppend(&text, "what these ranks measured is not in the run's folder: ",
+                    absl::StrJoin(missing, ", "), "\n");
+  }
   if (dropped > 0) {
     absl::StrAppend(&text, "the trace left out ", dropped,
                     " events; the table has all: measure fewer steps\n");
@@ -254,31 +280,31 @@ std::string ProfileText(const std::vector<RankProfile>& ranks, const Peak& peak,
 }
 
 std::string ProfileJson(const std::vector<RankProfile>& ranks, const Peak& peak,
-                        const std::string& sort) {
+                        const std::string& sort, const std::vector<int>& missing) {
   const Table table = TableOf(ranks, peak, sort);
   JsonArray rows;
   for (const Row& row : table.phases) rows.Raw(RowJson(row, table));
   for (const Row& row : table.nodes) rows.Raw(RowJson(row, table));
   int64_t arena = 0;
   for (const RankProfile& rank : ranks) arena = std::max(arena, rank.arena_bytes());
-  return JsonObject()
-             .Add("schema", 1)
-             .Add("verdict", ProfileVerdict(ranks, peak))
-             .Add("ranks", ranks.size())
-             .Add("steps", ranks.empty() ? 0 : ranks[0].steps())
-             .Add("arena_bytes", arena)
-             .Add("peak_flops_per_second", peak.flops)
-             .Add("peak_bytes_per_second", peak.bytes)
-             .Raw("rows", rows.Done())
-             .Done() +
-         "\n";
+  JsonObject object;
+  object.Add("schema", 1)
+      .Add("verdict", ProfileVerdict(ranks, peak))
+      .Add("ranks", ranks.size())
+      .Raw("missing_ranks", JsonArrayOf(missing))
+      .Add("steps", ranks.empty() ? 0 : ranks[0].steps())
+      .Add("arena_bytes", arena)
+      .Add("peak_flops_per_second", peak.flops);
+  if (peak.bytes > 0) object.Add("peak_bytes_per_second", peak.bytes);
+  return object.Raw("rows", rows.Done()).Done() + "\n";
 }
 
 std::string TraceJson(const std::vector<RankProfile>& ranks) {
   int64_t start = 0;
   for (const RankProfile& rank : ranks) {
     for (const TraceEvent& event : rank.events()) {
-      if (start == 0 || event.begin() < start) start = event.begin();
+      const int64_t begin = BeginOf(event, rank);
+      if (start == 0 || begin < start) start = begin;
     }
   }
   JsonArray events;
@@ -292,7 +318,9 @@ std::string TraceJson(const std::vector<RankProfile>& ranks) {
     for (int lane = 2; lane < lanes; ++lane) {
       events.Raw(NameEvent("thread_name", pid, lane, absl::StrCat("data ", lane - 2)));
     }
-    for (const TraceEvent& event : rank.events()) events.Raw(SpanEvent(event, pid, start));
+    for (const TraceEvent& event : rank.events()) {
+      events.Raw(SpanEvent(event, pid, BeginOf(event, rank) - start));
+    }
   }
   const std::string all =
       JsonObject().Add("displayTimeUnit", "ms").Raw("traceEvents", events.Done()).Done();
@@ -305,16 +333,28 @@ absl::Status WriteRankProfile(const std::string& run_dir, const RankProfile& pro
   return WriteFileDurably(RankFile(run_dir, profile.rank()), bytes);
 }
 
-absl::Status MergeProfiles(const std::string& run_dir, int world, const std::string& sort) {
-  std::vector<RankProfile> ranks;
+RunProfile ReadProfiles(const std::string& run_dir, const std::string& job, int world) {
+  RunProfile run;
   for (int rank = 0; rank < world; ++rank) {
     absl::StatusOr<RankProfile> profile = ReadRankProfile(RankFile(run_dir, rank));
-    if (profile.ok()) ranks.push_back(*std::move(profile));
+    if (profile.ok() && profile->job() == job) {
+      run.ranks.push_back(*std::move(profile));
+    } else {
+      run.missing.push_back(rank);
+    }
   }
-  const Peak peak{engine::MeasureFmaPeak(), engine::MeasureMemoryBandwidth()};
-  LS_RETURN_IF_ERROR(WriteFileDurably(run_dir + "/profile.txt", ProfileText(ranks, peak, sort)));
-  LS_RETURN_IF_ERROR(WriteFileDurably(run_dir + "/profile.json", ProfileJson(ranks, peak, sort)));
-  return WriteFileDurably(run_dir + "/trace.json", TraceJson(ranks));
+  return run;
+}
+
+absl::Status MergeProfiles(const std::string& run_dir, const std::string& job, int world,
+                           const std::string& sort) {
+  const RunProfile run = ReadProfiles(run_dir, job, world);
+  const Peak peak{engine::MeasureFmaPeak(), BandwidthOr0()};
+  LS_RETURN_IF_ERROR(
+      WriteFileDurably(run_dir + "/profile.txt", ProfileText(run.ranks, peak, sort, run.missing)));
+  LS_RETURN_IF_ERROR(
+      WriteFileDurably(run_dir + "/profile.json", ProfileJson(run.ranks, peak, sort, run.missing)));
+  return WriteFileDurably(run_dir + "/trace.json", TraceJson(run.ranks));
 }
 
 }  // namespace lockstep::worker

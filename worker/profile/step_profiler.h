@@ -31,7 +31,8 @@ class StepProfiler : public engine::NodeObserver {
   // Measures the steps in `range`. `plan` and `executor` outlive it.
   StepProfiler(const engine::Plan* plan, StepRange range);
 
-  // Around each step (1-based) of the training loop.
+  // Around each step (1-based) of the training loop. One that never ends, as its generation does
+  // before, counts for nothing.
   void BeginStep(int64_t step, engine::Executor* executor);
   void EndStep();
   // Returns whether the present step is measured.
@@ -40,13 +41,13 @@ class StepProfiler : public engine::NodeObserver {
   void BeforeNode(engine::ProgramKind program, int node) override;
   absl::Status AfterNode(engine::ProgramKind program, int node,
                          absl::Span<const engine::TensorView> outputs) override;
-  // A phase of the present step.
+  // A phase of the present step. Of waits inside a computation it is told before that.
   void RecordPhase(StepPhase phase, int64_t begin, int64_t end);
   // A batch for `step` that loader thread `thread` made.
   void RecordBatch(int thread, int64_t step, int64_t begin, int64_t end) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns what was measured so far.
-  RankProfile Result(int rank) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns what was measured so far, of `job`. A step that has not ended is given up.
+  RankProfile Result(int rank, const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Sum {
@@ -56,6 +57,14 @@ class StepProfiler : public engine::NodeObserver {
       ++calls;
       nanos += more;
     }
+    void Add(const Sum& more) {
+      calls += more.calls;
+      nanos += more.nanos;
+    }
+  };
+  struct Sums {
+    std::array<Sum, kStepPhases> phases;
+    std::vector<Sum> nodes;
   };
   struct Event {
     int name = 0;  // a node's number, or -1 - phase
@@ -69,7 +78,13 @@ class StepProfiler : public engine::NodeObserver {
     int64_t nanos = 0;
     int64_t step = 0;
   };
+  struct Wait {
+    int64_t end = 0;
+    int64_t nanos = 0;
+  };
   void Keep(const Event& event);
+  // Forgets what the present step has so far.
+  void DropStep();
 
   const StepRange range_;
   const std::vector<engine::NodeInfo> nodes_;
@@ -80,14 +95,17 @@ class StepProfiler : public engine::NodeObserver {
   int64_t step_ = 0;
   int64_t step_begin_ = 0;
   int64_t node_begin_ = 0;
-  int64_t commit_wait_ = 0;  // inside the present compute phase
+  std::vector<Wait> waits_;  // since the last compute phase, ascending
   Sum steps_;
-  std::array<Sum, kStepPhases> phases_;
-  std::vector<Sum> node_sums_;
+  Sums sums_;       // of the steps that ended
+  Sums step_sums_;  // of the present one
   std::vector<Event> events_;
+  size_t step_events_ = 0;  // where those of the present step begin
   int64_t dropped_ = 0;
+  int64_t step_dropped_ = 0;  // of them, of the present step
   absl::Mutex mu_;
   std::vector<BatchEvent> batches_ ABSL_GUARDED_BY(mu_);
+  int64_t batches_dropped_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 // Measures one phase from its making to Stop (or its end); does nothing without a profiler.

@@ -5,12 +5,14 @@ import glob
 import json
 import os
 import re
+import resource
 import struct
 import subprocess
 import unittest
 
 import harness
 import json_tables
+from harness import wait_until
 
 
 def read_npy(path):
@@ -309,10 +311,33 @@ class Verbs(harness.ProgramTest):
         self.assertEqual({event["args"]["step"] for event in complete}, {5, 6, 7, 8, 9})
         lanes = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
         self.assertTrue({"compute", "communication", "data 0"} <= lanes)
+        # What measuring and putting together takes is not the job's.
+        plain_peak, peak = (max(result["peak_rss_bytes"]) for result in (plain, measured))
+        if not harness.SANITIZED:
+            self.assertLess(peak, plain_peak + 64 * 2**20)
         code, out, err = self.launch("--nproc-per-node=2", "--profile", job)
         self.assertEqual(code, 0, err)
         self.assertIn("profile: ", out)
         self.assertIn("TOTAL ms", out)
+
+    def test_a_profile_without_memory_costs_the_profile_alone(self):
+        if harness.SANITIZED:
+            self.skipTest("a sanitizer takes memory of its own")
+        job = self.write("job.yaml", harness.synthetic_job(steps=200, nproc=1))
+        child = self.start("launcher", "-o", "json", "--profile", "--max-restarts=0", job, env=harness.PACED)
+        wait_until(lambda: glob.glob(os.path.join(self.dir, "runs", "*", "metrics.jsonl")), 30, "it trains")
+        (worker,) = self.processes("worker")
+        with open(f"/proc/{worker.pid}/status", encoding="utf-8") as file:
+            used = int(re.search(r"VmData:\s+(\d+) kB", file.read())[1]) << 10
+        limit = used + (64 << 20)  # a pass over memory takes twice that
+        resource.prlimit(worker.pid, resource.RLIMIT_DATA, (limit, limit))
+        self.unpace()
+        code, out, err = self.finish(child)
+        self.assertEqual(code, 0, err)
+        measured = json.loads(out)
+        self.assertEqual(measured["model"]["sha256"], self.train(job)["model"]["sha256"])
+        with open(os.path.join(self.run_dir(measured), "profile.json"), encoding="utf-8") as file:
+            self.assertNotIn("peak_bytes_per_second", json.load(file))
 
     def test_interpret_has_the_same_bits_and_dumps_tensors(self):
         job = self.write("job.yaml", harness.synthetic_job())

@@ -86,6 +86,8 @@ TEST(ProfileReport, TheTableIsSortedAndAddsUpOverTheRanks) {
   EXPECT_LT(by_total.find("linear slow"), by_total.find("linear quick"));
   const std::string by_calls = ProfileText(ranks, peak, "calls");
   EXPECT_GT(by_calls.rfind("linear slow"), by_calls.rfind("linear quick"));
+  EXPECT_THAT(by_total, HasSubstr("100.0 GFLOP/s and 10.0 GB/s on one thread"));
+  EXPECT_THAT(by_total, Not(HasSubstr("not in the run's folder")));
   const auto json = Parse(ProfileJson(ranks, peak, "total"));
   const auto& rows = json.fields().at("rows").list_value();
   const auto number = [&](int row, const char* name) {
@@ -97,6 +99,54 @@ TEST(ProfileReport, TheTableIsSortedAndAddsUpOverTheRanks) {
   EXPECT_DOUBLE_EQ(number(4, "calls"), 20);
   EXPECT_DOUBLE_EQ(number(4, "flops_per_second"), 20 * 1000 / 8e-4);
   EXPECT_NEAR(number(4, "percent_of_peak"), 100 * (20 * 1000 / 8e-4) / 1e11, 1e-9);
+}
+
+TEST(ProfileReport, WhatIsNotKnownIsSaidOrLeftOut) {
+  const Peak peak{1e11, 0};
+  const std::vector<RankProfile> ranks = {Made(0, 1, 800000, 1)};
+  const std::string text = ProfileText(ranks, peak, "total", /*missing=*/{1, 3});
+  EXPECT_THAT(text, HasSubstr("100.0 GFLOP/s on one thread"));
+  EXPECT_THAT(text, HasSubstr("what these ranks measured is not in the run's folder: 1, 3\n"));
+  const auto json = Parse(ProfileJson(ranks, peak, "total", /*missing=*/{1, 3}));
+  EXPECT_EQ(json.fields().count("peak_bytes_per_second"), 0u);
+  EXPECT_EQ(json.fields().at("missing_ranks").list_value().values_size(), 2);
+}
+
+// Each host's monotonic clock begins with it.
+TEST(ProfileReport, TheTraceHasHostsBesideEachOther) {
+  RankProfile first = Made(0, 1, 2, 3), second = Made(1, 1, 2, 3);
+  constexpr int64_t kDay = int64_t{86400} * 1'000'000'000;
+  first.set_clock_offset(kDay);
+  second.set_clock_offset(3 * kDay);
+  for (TraceEvent& event : *second.mutable_events())
+    event.set_begin(event.begin() - 2 * kDay + 250);
+  const auto trace = Parse(TraceJson({first, second}));
+  const auto& events = trace.fields().at("traceEvents").list_value();
+  std::vector<double> begins[2];
+  for (const auto& value : events.values()) {
+    const auto& fields = value.struct_value().fields();
+    if (fields.at("ph").string_value() != "X") continue;
+    begins[static_cast<int>(fields.at("pid").number_value())].push_back(
+        fields.at("ts").number_value());
+  }
+  EXPECT_THAT(begins[0], ::testing::ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(begins[1], ::testing::ElementsAre(0.25, 1.25, 2.25, 3.25));
+}
+
+// As in the folder of --run-dir.
+TEST(ProfileReport, WhatAnotherJobMeasuredInTheFolderIsNotThisOnes) {
+  std::string run_dir = testing::TempDir() + "profiles-XXXXXX";
+  ASSERT_NE(::mkdtemp(run_dir.data()), nullptr);
+  for (const int rank : {0, 1, 2}) {
+    RankProfile profile = Made(rank, 1, 2, 3);
+    profile.set_job(rank == 1 ? "old" : "new");
+    ASSERT_TRUE(WriteRankProfile(run_dir, profile).ok());
+  }
+  const RunProfile run = ReadProfiles(run_dir, "new", /*world=*/4);
+  std::filesystem::remove_all(run_dir);
+  ASSERT_EQ(run.ranks.size(), 2u);
+  EXPECT_EQ(run.ranks[1].rank(), 2);
+  EXPECT_THAT(run.missing, ::testing::ElementsAre(1, 3));
 }
 
 TEST(ProfileReport, TheTraceIsValidJsonWithALaneForEachThread) {
@@ -137,8 +187,10 @@ TEST(StepProfiler, MeasuresItsStepsAlone) {
     profiler.RecordBatch(0, step, 100, 200);
     profiler.EndStep();
   }
-  const RankProfile result = profiler.Result(7);
+  const RankProfile result = profiler.Result(7, "job");
   EXPECT_EQ(result.rank(), 7);
+  EXPECT_EQ(result.job(), "job");
+  EXPECT_NE(result.clock_offset(), 0);
   EXPECT_EQ(result.steps(), 2);
   int runs = 0;
   for (const engine::NodeInfo& node : job.plan->Nodes(engine::ProgramKind::kTraining)) {
@@ -152,6 +204,49 @@ TEST(StepProfiler, MeasuresItsStepsAlone) {
   int batches = 0;
   for (const TraceEvent& event : result.events()) batches += event.lane() == 2;
   EXPECT_EQ(batches, 2);
+}
+
+// A generation ends in the middle of a step, which is made again.
+TEST(StepProfiler, AStepThatIsBrokenOffCountsForNothing) {
+  engine::Job job(engine::SmallMlp());
+  StepProfiler profiler(job.plan.get(), *StepRange::Parse("1:9"));
+  engine::Pages gradients(static_cast<size_t>(job.plan->gradient_count()) * 4);
+  const auto compute = [&](int64_t step) {
+    profiler.BeginStep(step, job.executor.get());
+    ASSERT_TRUE(job.RunShard(step, 0, gradients.floats()).ok());
+    profiler.RecordPhase(StepPhase::kCompute, 100, 200);
+  };
+  compute(1);
+  profiler.EndStep();
+  for (int i = 0; i < 3; ++i) compute(2);
+  profiler.EndStep();
+  compute(3);
+  const RankProfile result = profiler.Result(0, "job");
+  EXPECT_EQ(result.steps(), 2);
+  EXPECT_EQ(result.phases(1).calls(), 2);
+  EXPECT_EQ(result.phases(1).nanos(), 200);
+  for (const NodeTime& node : result.nodes()) EXPECT_EQ(node.calls(), 2) << node.text();
+  int computed = 0;
+  for (const TraceEvent& event : result.events()) computed += event.name() == "compute";
+  EXPECT_EQ(computed, 2);
+  EXPECT_EQ(result.events_size(), 2 * (1 + result.nodes_size()));
+}
+
+// Where the next batch is copied to a device while this one is computed.
+TEST(StepProfiler, WaitsInsideAComputationAreNoPartOfIt) {
+  engine::Job job(engine::SmallMlp());
+  StepProfiler profiler(job.plan.get(), *StepRange::Parse("1:1"));
+  profiler.BeginStep(1, job.executor.get());
+  profiler.RecordPhase(StepPhase::kDataWait, 0, 100);  // before it
+  profiler.RecordPhase(StepPhase::kDataWait, 150, 180);
+  profiler.RecordPhase(StepPhase::kCommitWait, 180, 185);
+  profiler.RecordPhase(StepPhase::kCompute, 100, 300);
+  profiler.RecordPhase(StepPhase::kCompute, 300, 400);
+  profiler.EndStep();
+  const RankProfile result = profiler.Result(0, "job");
+  EXPECT_EQ(result.phases(0).nanos(), 130);
+  EXPECT_EQ(result.phases(1).nanos(), 200 - 35 + 100);
+  EXPECT_EQ(result.phases(2).nanos(), 5);
 }
 
 TEST(StepProfiler, ATimerWithoutAProfilerDoesNothing) {
