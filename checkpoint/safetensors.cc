@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/safetensors.h"
 
+#include <algorithm>
 #include <bit>
+#include <cstring>
 #include <set>
 #include <utility>
 
@@ -9,6 +11,7 @@
 #include "checkpoint/sha256.h"
 #include "common/check.h"
 #include "common/durable_file.h"
+#include "common/half.h"
 #include "common/status.h"
 
 namespace lockstep::checkpoint {
@@ -56,6 +59,32 @@ absl::Status Append(const void* data, size_t bytes, const ByteSink& sink, Sha256
   return absl::OkStatus();
 }
 
+// Widens 16-bit numbers piece by piece; fp32 has each of them.
+template <typename Half>
+absl::Status AppendWidened(const TensorView& tensor, const ByteSink& sink, Sha256* hash) {
+  std::vector<float> piece(kPiece / sizeof(float));
+  const char* next = static_cast<const char*>(tensor.data);
+  for (size_t left = tensor.bytes / sizeof(float); left > 0;) {
+    const size_t count = std::min(left, piece.size());
+    for (size_t i = 0; i < count; ++i, next += sizeof(Half)) {
+      Half half;
+      std::memcpy(&half, next, sizeof(half));
+      piece[i] = half.ToFloat();
+    }
+    LS_RETURN_IF_ERROR(Append(piece.data(), count * sizeof(float), sink, hash));
+    left -= count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AppendTensor(const TensorView& tensor, const ByteSink& sink, Sha256* hash) {
+  if (tensor.stored.empty()) return Append(tensor.data, tensor.bytes, sink, hash);
+  LS_CHECK_EQ(tensor.dtype, "F32") << tensor.name;
+  if (tensor.stored == "BF16") return AppendWidened<BFloat16>(tensor, sink, hash);
+  LS_CHECK_EQ(tensor.stored, "F16") << tensor.name;
+  return AppendWidened<Float16>(tensor, sink, hash);
+}
+
 }  // namespace
 
 absl::StatusOr<StreamedFile> StreamSafetensors(const std::vector<TensorView>& tensors,
@@ -74,7 +103,7 @@ absl::StatusOr<StreamedFile> StreamSafetensors(const std::vector<TensorView>& te
   LS_RETURN_IF_ERROR(Append(&length, kLengthBytes, sink, &hash));
   LS_RETURN_IF_ERROR(Append(text.data(), text.size(), sink, &hash));
   for (const TensorView& tensor : tensors) {
-    LS_RETURN_IF_ERROR(Append(tensor.data, tensor.bytes, sink, &hash));
+    LS_RETURN_IF_ERROR(AppendTensor(tensor, sink, &hash));
     streamed.bytes += tensor.bytes;
   }
   streamed.sha256 = hash.FinishHex();

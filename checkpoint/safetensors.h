@@ -26,7 +26,10 @@ struct TensorView {
   std::string dtype;  // "F32", "I64", "F64", "BF16", ...
   std::vector<int64_t> shape;
   const void* data = nullptr;
-  size_t bytes = 0;
+  size_t bytes = 0;  // in the file
+  // What `data` holds when that is not what the file has: "BF16" or "F16" for a dtype of "F32", to
+  // which the numbers are widened as they are written. Empty: the same.
+  std::string stored = "";
 };
 
 // Takes the bytes of a file, in order.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint/model_writer.h"
 
-#include <cstring>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <system_error>
@@ -11,7 +11,6 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/storage.h"
 #include "common/durable_file.h"
-#include "common/half.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "proto/message_json.h"
@@ -58,25 +57,21 @@ std::string ConfigJson(const JobSpec& job, const engine::Plan& plan,
 }
 
 // Files have fp32 in every precision: 16-bit weights are exact in it.
-std::vector<float> Widened(const engine::StateEntry& entry, const char* data) {
-  std::vector<float> values(entry.bytes / sizeof(uint16_t));
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, data + i * sizeof(bits), sizeof(bits));
-    values[i] = entry.type == engine::StateEntry::Type::kBFloat16 ? BFloat16{bits}.ToFloat()
-                                                                  : Float16{bits}.ToFloat();
-  }
-  return values;
+checkpoint::TensorView ViewOf(const engine::StateEntry& entry, const std::string& name,
+                              const void* state) {
+  using Type = engine::StateEntry::Type;
+  const char* const data = static_cast<const char*>(state) + entry.offset;
+  checkpoint::TensorView view{name, entry.type == Type::kInt64 ? "I64" : "F32", entry.shape, data,
+                              entry.bytes};
+  if (entry.type == Type::kBFloat16) view.stored = "BF16";
+  if (entry.type == Type::kFloat16) view.stored = "F16";
+  if (!view.stored.empty()) view.bytes = entry.bytes / sizeof(uint16_t) * sizeof(float);
+  return view;
 }
 
-// What a file of weights holds.
-struct WeightTensors {
-  std::vector<checkpoint::TensorView> tensors;
-  std::vector<std::vector<float>> widened;  // that some of them show
-};
-
-// REQUIRES: kAverage only when the plan has averages.
-WeightTensors TensorsOf(const engine::Plan& plan, const void* state, engine::Weights weights) {
+// What a file of weights holds. REQUIRES: kAverage only when the plan has averages.
+std::vector<checkpoint::TensorView> TensorsOf(const engine::Plan& plan, const void* state,
+                                              engine::Weights weights) {
   using Role = engine::StateEntry::Role;
   const Role role = weights == engine::Weights::kAverage ? Role::kAverage : Role::kParameter;
   // The averages have the parameters' order; they are written under the parameters' names.
@@ -84,22 +79,12 @@ WeightTensors TensorsOf(const engine::Plan& plan, const void* state, engine::Wei
   for (const engine::StateEntry& entry : plan.state()) {
     if (entry.role == Role::kParameter) names.push_back(entry.name);
   }
-  WeightTensors made;
+  std::vector<checkpoint::TensorView> made;
   size_t weight = 0;
   for (const engine::StateEntry& entry : plan.state()) {
     const bool statistic = entry.role == Role::kStatistic;
     if (entry.role != role && !statistic) continue;
-    using Type = engine::StateEntry::Type;
-    const bool count = entry.type == Type::kInt64;
-    const char* data = static_cast<const char*>(state) + entry.offset;
-    size_t bytes = entry.bytes;
-    if (entry.type == Type::kBFloat16 || entry.type == Type::kFloat16) {
-      made.widened.push_back(Widened(entry, data));
-      data = reinterpret_cast<const char*>(made.widened.back().data());
-      bytes = made.widened.back().size() * sizeof(float);
-    }
-    made.tensors.push_back({statistic ? entry.name : names[weight++], count ? "I64" : "F32",
-                            entry.shape, data, bytes});
+    made.push_back(ViewOf(entry, statistic ? entry.name : names[weight++], state));
   }
   return made;
 }
@@ -112,20 +97,20 @@ std::map<std::string, std::string> WeightMetadata() { return {{"format", "pt"}};
 absl::StatusOr<std::string> WriteWeights(const std::string& path, const engine::Plan& plan,
                                          const void* state, engine::Weights weights,
                                          const std::function<bool()>& go_on) {
-  const WeightTensors made = TensorsOf(plan, state, weights);
-  return checkpoint::WriteSafetensors(path, made.tensors, WeightMetadata(), go_on);
+  return checkpoint::WriteSafetensors(path, TensorsOf(plan, state, weights), WeightMetadata(),
+                                      go_on);
 }
 
 absl::StatusOr<std::string> HashWeights(const engine::Plan& plan, const void* state,
                                         engine::Weights weights,
                                         const std::function<bool()>& go_on) {
-  const WeightTensors made = TensorsOf(plan, state, weights);
   const auto sink = [&](const void*, size_t) {
     const bool wanted = go_on == nullptr || go_on();
     return wanted ? absl::OkStatus() : absl::CancelledError("given up");
   };
-  LS_ASSIGN_OR_RETURN(const checkpoint::StreamedFile streamed,
-                      checkpoint::StreamSafetensors(made.tensors, WeightMetadata(), sink));
+  LS_ASSIGN_OR_RETURN(
+      const checkpoint::StreamedFile streamed,
+      checkpoint::StreamSafetensors(TensorsOf(plan, state, weights), WeightMetadata(), sink));
   return streamed.sha256;
 }
 

@@ -106,7 +106,10 @@ train:
         mlp = harness.synthetic_job(steps=3, nproc=1, shards=2, hidden="[2048, 2048]")
         gpt = (self.read_example("gpt-tiny.yaml").replace("path: LICENSE", "path: text")
                .replace("epochs: 30", "steps: 21").replace("nproc_per_node: 2", "nproc_per_node: 1"))
-        for name, text in (("mlp", mlp), ("gpt", gpt)):
+        # Its weights are twice as large in the model's file.
+        pure = harness.synthetic_job(steps=3, nproc=1, shards=2, hidden="[4096, 4096]",
+                                     train_extra="  precision: pure_bf16\n")
+        for name, text in (("mlp", mlp), ("gpt", gpt), ("pure", pure)):
             promised, peak = self.memory(self.write(name + ".yaml", text))
             # The program, its libraries and their buffers are not the plan's.
             self.assertLess(peak, promised + 60 * 2**20, name)

@@ -16,6 +16,7 @@
 
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/sha256.h"
+#include "common/half.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -64,6 +65,34 @@ TEST_F(SafetensorsTest, BytesAreExactlyThese) {
   EXPECT_EQ(Read(), expected);
   EXPECT_EQ(*hash, Sha256Hex(expected));
   EXPECT_EQ(HashFile(Storage::Disk(), path_, nullptr)->sha256, *hash);
+}
+
+TEST_F(SafetensorsTest, WhatIsWidenedHasTheBytesOfAWidenedCopy) {
+  constexpr int64_t kCount = 150'000;  // some pieces and a part
+  std::vector<uint16_t> halves(kCount);
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i * 7);
+  for (const bool bf16 : {false, true}) {
+    std::vector<float> wide;
+    for (const uint16_t bits : halves) {
+      wide.push_back(bf16 ? BFloat16{bits}.ToFloat() : Float16{bits}.ToFloat());
+    }
+    const size_t bytes = wide.size() * sizeof(float);
+    const auto stream = [](const TensorView& tensor, std::string* all) {
+      return StreamSafetensors({tensor}, {}, [all](const void* data, size_t size) {
+        EXPECT_LE(size, size_t{256} << 10);
+        all->append(static_cast<const char*>(data), size);
+        return absl::OkStatus();
+      });
+    };
+    std::string copied, widened;
+    const auto first = stream({"w", "F32", {kCount}, wide.data(), bytes}, &copied);
+    const auto second =
+        stream({"w", "F32", {kCount}, halves.data(), bytes, bf16 ? "BF16" : "F16"}, &widened);
+    ASSERT_TRUE(first.ok() && second.ok());
+    EXPECT_TRUE(copied == widened);
+    EXPECT_EQ(first->sha256, second->sha256);
+    EXPECT_EQ(first->bytes, second->bytes);
+  }
 }
 
 TEST_F(SafetensorsTest, ReadsWhatItWrote) {
