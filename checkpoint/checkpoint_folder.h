@@ -3,7 +3,7 @@
 //   step-0000000500/        a checkpoint: safetensors files and manifest.json
 //   best-0000000450.safetensors   the weights of the best evaluation that a checkpoint knows of
 //   last, best              links to the newest checkpoint and to the best weights, for people
-//   .saving-...             a checkpoint, or a copy of such weights, that is being written, or was
+//   .saving-...             a checkpoint, or a file of such weights, that is being written, or was
 //                           when its writers died; .saving-....hold beside a checkpoint is a file
 //                           that they hold, since file systems between hosts lock no folders
 //   .linking-...            a link that is to take its place, or was when its writer died
@@ -26,6 +26,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/storage.h"
+#include "common/durable_file.h"
 
 namespace lockstep::checkpoint {
 
@@ -38,8 +39,8 @@ std::string SavingName(int64_t step, const std::string& writer);
 // The file beside the folder at `saving` that its writers hold, as they hold the folder for those
 // of versions that know of no file.
 std::string HoldPath(const std::string& saving);
-// What SavingName begins with.
-inline constexpr const char* kSavingPrefix = ".saving-";
+// What SavingName begins with, as the names of files that are being written.
+inline constexpr const char* kSavingPrefix = kTemporaryPrefix;
 // What links begin with that have not yet taken their places: Storage::Link and Point make them
 // again when they are removed.
 inline constexpr const char* kLinkingPrefix = ".linking-";

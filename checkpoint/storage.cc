@@ -143,34 +143,6 @@ constexpr size_t kCopyPiece = size_t{256} << 10;
 constexpr int kTries = 100;
 constexpr int kDeepest = 32;  // folders within each other that are removed
 
-// A file that is being put together beside its place. Whoever tidies the folder leaves it alone
-// while it is open, and removes it when its writer died.
-struct HeldFile {
-  std::string path;
-  UniqueFd fd;
-};
-
-// Holds a file that is written, alone: over SMB a shared lock forbids writing. Returns whether
-// nobody else holds it; where there are no locks nobody does.
-bool Lock(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
-
-absl::StatusOr<HeldFile> MakeHeldFile(const std::string& to) {
-  const std::string name = absl::StrCat(kSavingPrefix, to.substr(to.rfind('/') + 1), "-");
-  for (int i = 0; i < kTries; ++i) {
-    HeldFile made;
-    made.path = absl::StrCat(ParentOf(to), "/", name, RandomHex(8));
-    made.fd.reset(::open(made.path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!made.fd.valid() && errno == EEXIST) continue;
-    if (!made.fd.valid()) return Failed("create", made.path);
-    struct stat info;
-    // Where there are no locks nobody removes it.
-    const bool taken = !Lock(made.fd.get());
-    if (!taken && ::fstat(made.fd.get(), &info) == 0 && info.st_nlink > 0) return made;
-    ::unlink(made.path.c_str());  // somebody tidied before it was held
-  }
-  return absl::CancelledError("somebody removes it");
-}
-
 // Where a link is made before it takes the place of what is at `to`.
 std::string LinkingPath(const std::string& to) {
   return absl::StrCat(ParentOf(to), "/", kLinkingPrefix, to.substr(to.rfind('/') + 1), "-",
@@ -199,7 +171,8 @@ class DiskStorage : public Storage {
   absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override {
     UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (!fd.valid()) return Failed("create", path);
-    Lock(fd.get());  // whoever tidies the folder leaves it alone
+    // Whoever tidies the folder leaves it alone. Over SMB a shared lock forbids writing.
+    ::flock(fd.get(), LOCK_EX | LOCK_NB);
     return std::make_unique<DiskFile>(path, std::move(fd));
   }
 
@@ -363,26 +336,15 @@ class DiskStorage : public Storage {
                            const std::function<bool()>& go_on) {
     UniqueFd in(::open(from.c_str(), O_RDONLY | O_CLOEXEC));
     if (!in.valid()) return Failed("open", from);
-    LS_ASSIGN_OR_RETURN(HeldFile made, MakeHeldFile(to));
-    DiskFile out(made.path, std::move(made.fd));
-    absl::Status copied = CopyBytes(in.get(), from, &out, go_on);
-    if (copied.ok() && ::rename(made.path.c_str(), to.c_str()) != 0) {
-      copied = Failed("rename to", to);
-    }
-    if (!copied.ok()) ::unlink(made.path.c_str());
-    return copied;
-  }
-
-  static absl::Status CopyBytes(int in, const std::string& from, DiskFile* out,
-                                const std::function<bool()>& go_on) {
+    LS_ASSIGN_OR_RETURN(DurableFile out, DurableFile::Create(to));
     std::string buffer(kCopyPiece, '\0');
     while (true) {
       if (go_on != nullptr && !go_on()) return absl::CancelledError("given up");
-      const ssize_t n = ::read(in, buffer.data(), buffer.size());
+      const ssize_t n = ::read(in.get(), buffer.data(), buffer.size());
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return Failed("read", from);
-      if (n == 0) return out->Sync();
-      LS_RETURN_IF_ERROR(out->Append(buffer.data(), static_cast<size_t>(n)));
+      if (n == 0) return out.Commit();
+      LS_RETURN_IF_ERROR(out.Append(buffer.data(), static_cast<size_t>(n)));
     }
   }
 };

@@ -2,16 +2,20 @@
 #include "common/durable_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/random_hex.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -23,13 +27,44 @@ std::string FolderOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// A name beside `path` that no other writer of this host uses.
-std::string TemporaryName(const std::string& path) {
-  static std::atomic<uint64_t> counter{0};
+// What the names beside `path` begin with under which it is written.
+std::string TemporaryBase(const std::string& path) {
   const size_t slash = path.rfind('/');
   const size_t base = slash == std::string::npos ? 0 : slash + 1;
-  return absl::StrCat(path.substr(0, base), ".", path.substr(base), ".", ::getpid(), "-", ++counter,
-                      ".tmp");
+  return absl::StrCat(path.substr(0, base), kTemporaryPrefix, path.substr(base), "-");
+}
+
+// One that no other writer uses.
+std::string TemporaryName(const std::string& path) {
+  return absl::StrCat(TemporaryBase(path), RandomHex(8));
+}
+
+absl::Status NoFreeName(const std::string& path) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "no free temporary name beside ", path, "; remove the ", kTemporaryPrefix, "* files there"));
+}
+
+// Holds the file alone. Returns whether nobody else does; where there are no locks nobody does.
+bool Hold(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+
+bool HasName(int fd) {
+  struct stat info;
+  return ::fstat(fd, &info) == 0 && info.st_nlink > 0;
+}
+
+// Removes what writers of `path` left that are gone. What cannot be looked at stays.
+void RemoveLeft(const std::string& folder, const std::string& path) {
+  const std::string base = TemporaryBase(path);
+  const std::string name = base.substr(base.rfind('/') + 1);
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string left = entry->path().string();
+    if (!absl::StartsWith(entry->path().filename().string(), name)) continue;
+    // Over NFS who locks alone has to have it open for writing.
+    const UniqueFd fd(::open(left.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+    if (fd.valid() && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(left.c_str());
+  }
 }
 
 absl::Status FlushFolder(const std::string& folder) {
@@ -71,18 +106,25 @@ absl::StatusOr<DurableFile> DurableFile::Create(const std::string& path) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is a folder"));
   }
   UniqueFd unnamed(::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666));
-  if (unnamed.valid()) return DurableFile(path, folder, "", std::move(unnamed));
+  if (unnamed.valid()) {
+    Hold(unnamed.get());  // before it gets a name
+    return DurableFile(path, folder, "", std::move(unnamed));
+  }
   if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT) {
     return ErrnoStatus(errno, absl::StrCat("create a file in ", folder));
   }
+  RemoveLeft(folder, path);
   for (int i = 0; i < kTries; ++i) {
     std::string name = TemporaryName(path);
     UniqueFd fd(::open(name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666));
-    if (fd.valid()) return DurableFile(path, folder, std::move(name), std::move(fd));
-    if (errno != EEXIST) return ErrnoStatus(errno, absl::StrCat("create ", name));
+    if (!fd.valid() && errno == EEXIST) continue;
+    if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("create ", name));
+    if (Hold(fd.get()) && HasName(fd.get())) {
+      return DurableFile(path, folder, std::move(name), std::move(fd));
+    }
+    ::unlink(name.c_str());  // somebody removed it before it was held
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("no free temporary name beside ", path, "; remove the *.tmp files there"));
+  return NoFreeName(path);
 }
 
 absl::Status DurableFile::Append(const void* data, size_t bytes) {
@@ -112,8 +154,7 @@ absl::Status DurableFile::NameIt() {
     }
     if (errno != EEXIST) return ErrnoStatus(errno, absl::StrCat("link ", name));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("no free temporary name beside ", path_, "; remove the *.tmp files there"));
+  return NoFreeName(path_);
 }
 
 absl::Status DurableFile::Commit() {

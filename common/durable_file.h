@@ -2,7 +2,8 @@
 // Files that appear whole or not at all. A file is written beside its target (unnamed where the
 // file system allows it, so that a killed process leaves nothing), flushed to the disk, renamed
 // over the target, and the folder is flushed. Until Commit an older file at the path stays as it
-// is. Thread-safety: thread-compatible.
+// is. One that has a name is held by flock(2): what a killed process leaves under such a name is
+// nobody's, and whoever writes the same target next removes it. Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COMMON_DURABLE_FILE_H_
 #define LOCKSTEP_COMMON_DURABLE_FILE_H_
 
@@ -16,6 +17,9 @@
 #include "common/write_behind.h"
 
 namespace lockstep {
+
+// What names of files begin with that are written beside their targets.
+inline constexpr const char* kTemporaryPrefix = ".saving-";
 
 class DurableFile {
  public:

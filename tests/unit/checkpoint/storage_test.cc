@@ -20,9 +20,11 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/sha256.h"
+#include "common/durable_file.h"
 #include "common/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/tmpfile_fault.h"
 #include "tests/unit/checkpoint/recording_storage.h"
 #include "tests/unit/worker/file_limit.h"
 
@@ -150,17 +152,40 @@ TEST_F(StorageTest, ACopyAsksBetweenItsPiecesWhetherToGoOn) {
   EXPECT_THAT(Names(), ElementsAre("best"));
 }
 
+// Over NFS there are no files without a name.
 TEST_F(StorageTest, ACopyThatIsBeingMadeIsNotTidiedAway) {
-  int tidied = 0;
-  ASSERT_TRUE(disk_
-                  ->Link(kElsewhere, folder_ + "/best",
-                         [&] {
-                           tidied += Tidy(disk_, folder_, "me", -1).ok() ? 1 : 0;
-                           return true;
-                         })
-                  .ok());
-  EXPECT_GT(tidied, 0);
-  EXPECT_THAT(Names(), ElementsAre("best"));
+  for (const int error : {0, EOPNOTSUPP}) {
+    tmpfile_error = error;
+    int tidied = 0;
+    ASSERT_TRUE(disk_
+                    ->Link(kElsewhere, folder_ + "/best",
+                           [&] {
+                             tidied += Tidy(disk_, folder_, "me", -1).ok() ? 1 : 0;
+                             return true;
+                           })
+                    .ok());
+    tmpfile_error = 0;
+    EXPECT_GT(tidied, 0);
+    EXPECT_THAT(Names(), ElementsAre("best"));
+  }
+}
+
+// Who writes them there is not who tidies.
+TEST_F(StorageTest, WhatWhoDiedOverBestWeightsLeftGoes) {
+  tmpfile_error = EOPNOTSUPP;
+  std::string left;
+  {
+    auto file = DurableFile::Create(folder_ + "/" + BestName(1));
+    ASSERT_TRUE(file.ok()) << file.status();
+    ASSERT_TRUE(Tidy(disk_, folder_, "me", -1).ok());
+    ASSERT_EQ(Names().size(), 1u);
+    left = Names()[0];
+  }
+  tmpfile_error = 0;
+  EXPECT_THAT(Names(), IsEmpty());
+  std::ofstream(folder_ + "/" + left) << "half";
+  ASSERT_TRUE(Tidy(disk_, folder_, "me", -1).ok());
+  EXPECT_THAT(Names(), IsEmpty());
 }
 
 TEST_F(StorageTest, AFileIsTheOneThatIsWantedOrAnotherOrNotKnown) {

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "common/write_behind.h"
+#include "tests/tmpfile_fault.h"
 
 namespace {
 int64_t g_flushed = 0;  // bytes that were waited for
@@ -72,6 +73,30 @@ TEST_F(DurableFileTest, WithoutCommitNothingIsLeft) {
     ASSERT_TRUE(file->Append("text").ok());
   }
   EXPECT_EQ(Entries(), 0);
+}
+
+// As over NFS: the file has a name while it is written.
+TEST_F(DurableFileTest, WhereAFileNeedsANameWhatTheDeadLeftGoes) {
+  tmpfile_error = EOPNOTSUPP;
+  const std::string path = folder_ + "/a";
+  {
+    auto file = DurableFile::Create(path);
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ(Entries(), 1);
+  }
+  EXPECT_EQ(Entries(), 0);
+  std::ofstream(folder_ + "/" + kTemporaryPrefix + "a-1a2b3c4d") << "half";
+  std::ofstream(folder_ + "/" + kTemporaryPrefix + "b-1a2b3c4d") << "another's";
+  auto file = DurableFile::Create(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(Entries(), 2);
+  ASSERT_TRUE(WriteFileDurably(path, "other").ok());
+  EXPECT_EQ(Entries(), 3) << "one that is being written stays";
+  ASSERT_TRUE(file->Append("text").ok());
+  ASSERT_TRUE(file->Commit().ok());
+  tmpfile_error = 0;
+  EXPECT_EQ(Read(path), "text");
+  EXPECT_EQ(Entries(), 2);
 }
 
 TEST_F(DurableFileTest, MakesFoldersAndRefusesOthersNames) {
