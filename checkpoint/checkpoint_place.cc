@@ -22,6 +22,7 @@ constexpr uint64_t kMostBytes = 1 << 16;
 struct Place {
   std::string folder;  // absolute
   std::string mount_point;
+  std::string run;  // id; empty: a version that noted none wrote it
 };
 
 std::string Absolute(const std::string& path) {
@@ -41,9 +42,21 @@ std::optional<Place> PlaceOf(Storage* storage, const std::string& run_dir) {
     const auto found = whole.find(name);
     return found != whole.end() && found->is_string() ? found->get<std::string>() : "";
   };
-  Place place{text_of("folder"), text_of("mount_point")};
+  Place place{text_of("folder"), text_of("mount_point"), text_of("run")};
   if (place.folder.empty() || place.mount_point.empty()) return std::nullopt;
   return place;
+}
+
+// What a run says of its checkpoints that are not there any more.
+absl::Status Missed(const std::string& folder, const Place& place, const std::string& run_dir) {
+  const std::string missed = absl::StrCat("this run has saved checkpoints in ", folder,
+                                          ", and there is none any more: bring them back, or ");
+  if (!place.run.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(missed, "start the job again to begin anew"));
+  }
+  // It may be of an earlier run in the same folder. Whoever begins anew by mistake loses more.
+  return absl::FailedPreconditionError(absl::StrCat(missed, "remove ", run_dir, "/", kPlaceName,
+                                                    " and start the job again to begin anew"));
 }
 
 absl::Status NotMounted(const std::string& folder, const Place& place, const std::string& run_dir) {
@@ -56,28 +69,32 @@ absl::Status NotMounted(const std::string& folder, const Place& place, const std
 }  // namespace
 
 absl::Status NoteCheckpointPlace(Storage* storage, const std::string& run_dir,
-                                 const std::string& folder) {
+                                 const std::string& run, const std::string& folder) {
   LS_ASSIGN_OR_RETURN(const std::string mount_point, storage->MountPoint(folder));
-  const json note =
-      json::object({{"schema", 1}, {"folder", Absolute(folder)}, {"mount_point", mount_point}});
+  const json note = json::object(
+      {{"schema", 1}, {"folder", Absolute(folder)}, {"mount_point", mount_point}, {"run", run}});
   return WriteFileDurably(absl::StrCat(run_dir, "/", kPlaceName),
                           note.dump(1, ' ', true, json::error_handler_t::replace) + "\n");
 }
 
-absl::Status CheckNoneIsLost(Storage* storage, const std::string& run_dir,
+absl::Status CheckNoneIsLost(Storage* storage, const std::string& run_dir, const std::string& run,
                              const std::string& folder, bool earlier) {
   // A link that leads nowhere is an error here.
   LS_ASSIGN_OR_RETURN(const std::string mounted_at, storage->MountPoint(folder));
   if (run_dir.empty()) return absl::OkStatus();
   const std::string absolute = Absolute(folder);
-  const auto own = PlaceOf(storage, run_dir);
-  if (own.has_value() && own->folder == absolute) {
-    if (own->mount_point != mounted_at) return NotMounted(folder, *own, run_dir);
-    return absl::FailedPreconditionError(absl::StrCat(
-        "this run has saved checkpoints in ", folder,
-        ", and there is none any more: bring them back, or start the job again to begin anew"));
-  }
+  const auto noted = PlaceOf(storage, run_dir);
+  const bool there = noted.has_value() && noted->folder == absolute;
+  const bool own = there && (noted->run == run || noted->run.empty());
+  if (own && noted->mount_point == mounted_at) return Missed(folder, *noted, run_dir);
+  if (own) return NotMounted(folder, *noted, run_dir);
   if (!earlier) return absl::OkStatus();
+  const auto check = [&](const Place& place, const std::string& of) {
+    if (place.folder != absolute || place.mount_point == mounted_at) return absl::OkStatus();
+    return Annotate(NotMounted(folder, place, of), "checkpoint.resume: auto");
+  };
+  // An earlier run may have had this one's folder.
+  if (noted.has_value()) LS_RETURN_IF_ERROR(check(*noted, run_dir));
   // The job's other runs lie beside this one: NAME-ID.
   const size_t slash = run_dir.rfind('/'), dash = run_dir.rfind('-');
   if (slash == std::string::npos || dash == std::string::npos || dash < slash) {
@@ -90,10 +107,7 @@ absl::Status CheckNoneIsLost(Storage* storage, const std::string& run_dir,
     if (!absl::StartsWith(sibling, name)) continue;
     const std::string other = absl::StrCat(runs, "/", sibling);
     const auto place = PlaceOf(storage, other);
-    if (!place.has_value() || place->folder != absolute || place->mount_point == mounted_at) {
-      continue;
-    }
-    return Annotate(NotMounted(folder, *place, other), "checkpoint.resume: auto");
+    if (place.has_value()) LS_RETURN_IF_ERROR(check(*place, other));
   }
   return absl::OkStatus();
 }

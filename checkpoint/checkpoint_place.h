@@ -16,16 +16,17 @@ namespace lockstep::checkpoint {
 // The file in a run's folder.
 inline constexpr const char* kPlaceName = "checkpoint_folder.json";
 
-// Notes in `run_dir` that this run has checkpoints in `folder`, and where its file system is
-// mounted. Blocks until it is durable. Errors: those of the storage.
+// Notes in `run_dir` that the run of that id has checkpoints in `folder`, and where its file system
+// is mounted. Blocks until it is durable. Errors: those of the storage.
 absl::Status NoteCheckpointPlace(Storage* storage, const std::string& run_dir,
-                                 const std::string& folder);
+                                 const std::string& run, const std::string& folder);
 
 // There is no checkpoint in `folder`: is that so because there never was one, or because they were
-// removed before this run began? Errors: FailedPrecondition when the run of `run_dir` itself had
-// some there; Unavailable when they are on a file system that is not mounted now, by the word of
-// this run or, with `earlier`, of an earlier one of the job; those of looking.
-absl::Status CheckNoneIsLost(Storage* storage, const std::string& run_dir,
+// removed before this run began? Errors: FailedPrecondition when the run of that id itself, whose
+// folder is `run_dir`, had some there; Unavailable when they are on a file system that is not
+// mounted now, by the word of this run or, with `earlier`, of an earlier one of the job, in a
+// folder beside it or in its own; those of looking.
+absl::Status CheckNoneIsLost(Storage* storage, const std::string& run_dir, const std::string& run,
                              const std::string& folder, bool earlier);
 
 }  // namespace lockstep::checkpoint

@@ -44,7 +44,8 @@ absl::Status Candidates::Find() {
   const bool automatic = source_.resume == "auto";
   LS_RETURN_IF_ERROR(Add(source_.folder, !automatic));
   if (found_.empty() && damaged_.empty()) {
-    LS_RETURN_IF_ERROR(checkpoint::CheckNoneIsLost(source_.storage, source_.run_dir, source_.folder,
+    LS_RETURN_IF_ERROR(checkpoint::CheckNoneIsLost(source_.storage, source_.run_dir,
+                                                   source_.identity.run, source_.folder,
                                                    /*earlier=*/automatic));
   }
   TellOfMissing();

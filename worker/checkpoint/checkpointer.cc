@@ -163,8 +163,8 @@ void Checkpointer::SetDataOfRun(checkpoint::Manifest* manifest) {
 
 void Checkpointer::NotePlace() {
   if (settings_.run_dir.empty() || std::exchange(noted_, true)) return;
-  const absl::Status noted =
-      checkpoint::NoteCheckpointPlace(settings_.storage, settings_.run_dir, settings_.folder);
+  const absl::Status noted = checkpoint::NoteCheckpointPlace(
+      settings_.storage, settings_.run_dir, settings_.identity.run, settings_.folder);
   if (noted.ok()) return;
   LS_LOG_WARNING << "not noted where checkpoints are: " << noted.message()
                  << "; a folder that is not mounted would look like an empty one";

@@ -209,6 +209,14 @@ class Files(harness.ProgramTest):
         code, _, said = self.finish(child)
         self.assert_clear_failure(code, said, "this run has saved checkpoints in", "there is none any more")
 
+    def test_a_folder_that_was_removed_is_a_fresh_start_for_the_next_run_in_the_same_place(self):
+        path = self.write("tiny.yaml", harness.synthetic_job(steps=STEPS, extra=CHECKPOINT))
+        hashes = []
+        for more in ((), (), ("--set", "checkpoint.resume=never")):
+            shutil.rmtree(self.in_dir(SAVED), ignore_errors=True)
+            hashes.append(self.train("--run-dir", "here", *more, path)["model"]["sha256"])
+        self.assertEqual(len(set(hashes)), 1)
+
     def test_a_full_disk_costs_lines_and_names_the_model(self):
         disk = self.mounted("3m")
         path = self.write("tiny.yaml", harness.synthetic_job(steps=50_000_000, extra=""))

@@ -14,7 +14,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "checkpoint/checkpoint_place.h"
 #include "common/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -449,49 +448,6 @@ TEST(MountPointTest, IsThatOfTheDeepestFolderThatIsThere) {
   EXPECT_THAT(disk->MountPoint(link).status().message(),
               HasSubstr(absl::StrCat("dangling-", ::getpid(), " is a link")));
   fs::remove(link);
-}
-
-class CheckpointPlaceTest : public ::testing::Test {
- protected:
-  CheckpointPlaceTest() : runs_(::testing::TempDir() + "runs-" + std::to_string(::getpid())) {
-    fs::remove_all(runs_);
-    for (const char* run : {"/tiny-1a", "/tiny-2b", "/other-3c"})
-      fs::create_directories(runs_ + run);
-    storage_.SetMountPoint("/mnt/disk");
-    EXPECT_TRUE(NoteCheckpointPlace(&storage_, runs_ + "/tiny-1a", folder_).ok());
-  }
-  ~CheckpointPlaceTest() override { fs::remove_all(runs_); }
-  absl::Status Check(const std::string& run, bool earlier) {
-    return CheckNoneIsLost(&storage_, runs_ + run, folder_, earlier);
-  }
-
-  const std::string runs_;
-  const std::string folder_ = "/mnt/disk/saved";
-  RecordingStorage storage_;
-};
-
-TEST_F(CheckpointPlaceTest, WhatWasRemovedBeforeARunIsNoConcernOfIts) {
-  EXPECT_TRUE(Check("/tiny-2b", /*earlier=*/true).ok());
-  EXPECT_TRUE(CheckNoneIsLost(&storage_, "", folder_, true).ok());
-}
-
-TEST_F(CheckpointPlaceTest, ARunMissesItsOwn) {
-  const absl::Status missed = Check("/tiny-1a", /*earlier=*/false);
-  EXPECT_EQ(missed.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(missed.message(), HasSubstr(folder_));
-}
-
-TEST_F(CheckpointPlaceTest, AFileSystemThatIsNotMountedIsNotAnEmptyFolder) {
-  storage_.SetMountPoint("/");
-  for (const char* run : {"/tiny-1a", "/tiny-2b"}) {
-    const absl::Status missed = Check(run, /*earlier=*/true);
-    EXPECT_EQ(missed.code(), absl::StatusCode::kUnavailable) << run;
-    EXPECT_THAT(missed.message(), HasSubstr("mounted at /mnt/disk and is not now")) << run;
-  }
-  EXPECT_TRUE(Check("/other-3c", /*earlier=*/true).ok()) << "another job's";
-  EXPECT_TRUE(Check("/tiny-2b", /*earlier=*/false).ok()) << "a run that begins anew";
-  std::ofstream(runs_ + "/tiny-1a/" + kPlaceName) << "{not json";
-  EXPECT_TRUE(Check("/tiny-2b", /*earlier=*/true).ok()) << "what cannot be read says nothing";
 }
 
 }  // namespace
