@@ -171,4 +171,16 @@ uint64_t StampFiles(const Source& source, bool test) {
   return HashBytes(stamps.data(), stamps.size());
 }
 
+bool IsFileOf(const Source& source, const std::string& path) {
+  std::error_code not_there;
+  for (const std::string& named : std::visit(Paths{.test = true}, source)) {
+    std::vector<std::string> files = {named};
+    if (fs::is_directory(named, not_there)) files = FilesOfFolder(named).value_or(files);
+    for (const std::string& file : files) {
+      if (fs::equivalent(file, path, not_there)) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace lockstep::data

@@ -50,6 +50,10 @@ absl::StatusOr<std::vector<FileFingerprint>> FingerprintFiles(
 // what the file system says of it. Equal only on one host. Reads no file.
 uint64_t StampFiles(const Source& source, bool test);
 
+// Returns whether `path` is a file of `source`, of either split, by whatever name. Blocks for the
+// file system.
+bool IsFileOf(const Source& source, const std::string& path);
+
 }  // namespace lockstep::data
 
 #endif  // LOCKSTEP_DATA_FINGERPRINT_H_

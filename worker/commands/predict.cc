@@ -18,6 +18,7 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "data/cifar.h"
+#include "data/fingerprint.h"
 #include "data/image_dataset.h"
 #include "data/npy.h"
 #include "data/npy_dataset.h"
@@ -50,9 +51,13 @@ data::NpySource NormalisationOf(const data::Source& source, const ModelConfig& c
   return like;
 }
 
+const Data& DataOf(const PredictRequest& request, const SavedModel& model) {
+  return request.has_data() ? request.data().train().data() : model.config().data();
+}
+
 absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& request,
                                                           const SavedModel& model) {
-  const Data& data = request.has_data() ? request.data().train().data() : model.config().data();
+  const Data& data = DataOf(request, model);
   if (request.inputs().empty()) {
     const bool other = request.has_data();
     return OpenTestSplit(data, other ? request.data().train().seed() : model.config().seed(),
@@ -79,6 +84,17 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& 
       dataset.status().code(),
       absl::StrCat(dataset.status().message(),
                    "; inputs are a .npy or an IDX file; a table goes with --data JOB.yaml"));
+}
+
+// The data, whose folder this process is in, is read while the answers are written. Errors:
+// InvalidArgument when these would be written over a file of it.
+absl::Status CheckOut(const std::string& out, const Data& data) {
+  Train train;
+  *train.mutable_data() = data;
+  LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(train));
+  if (out.empty() || !data::IsFileOf(source, out)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", out, "' of --out would write over a file of the data"));
 }
 
 // Where the answers go: stdout or a file that appears whole.
@@ -129,11 +145,14 @@ void Softmax(absl::Span<const float> logits, std::vector<float>* probabilities) 
   for (const double power : powers) probabilities->push_back(static_cast<float>(power / sum));
 }
 
-// One line of JSON for one target.
-std::string Line(int64_t index, const std::vector<float>& probabilities, bool all) {
-  const auto best = std::max_element(probabilities.begin(), probabilities.end());
+// One line of JSON for one target. The label is that of the largest logit, as in an evaluation:
+// probabilities are rounded, and may be equal where logits are not.
+std::string Line(int64_t index, absl::Span<const float> logits,
+                 const std::vector<float>& probabilities, bool all) {
+  const auto label = std::max_element(logits.begin(), logits.end()) - logits.begin();
   JsonObject line;
-  line.Add("index", index).Add("label", best - probabilities.begin()).Add("probability", *best);
+  line.Add("index", index).Add("label", label);
+  line.Add("probability", probabilities[static_cast<size_t>(label)]);
   if (all) line.Raw("probabilities", JsonArrayOf(probabilities));
   return line.Done() + "\n";
 }
@@ -150,6 +169,7 @@ absl::Status AnswerPredict(const PredictRequest& request) {
   const std::string out = name.empty() ? name : std::filesystem::absolute(name).string();
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<data::Dataset> dataset, OpenInputs(request, *model));
   LS_RETURN_IF_ERROR(model->CheckFits(*dataset));
+  if (request.inputs().empty()) LS_RETURN_IF_ERROR(CheckOut(out, DataOf(request, *model)));
   Output output;
   LS_RETURN_IF_ERROR(output.Open(out));
   const int64_t classes = model->config().classes();
@@ -179,9 +199,9 @@ absl::Status AnswerPredict(const PredictRequest& request) {
           Softmax(outputs, &probabilities);
           const std::string_view bytes(reinterpret_cast<const char*>(probabilities.data()),
                                        probabilities.size() * sizeof(float));
-          LS_RETURN_IF_ERROR(output.Write(
-              npy ? std::string(bytes)
-                  : Line(block.first * targets + row, probabilities, request.probabilities())));
+          LS_RETURN_IF_ERROR(output.Write(npy ? std::string(bytes)
+                                              : Line(block.first * targets + row, outputs,
+                                                     probabilities, request.probabilities())));
         }
         return absl::OkStatus();
       }));

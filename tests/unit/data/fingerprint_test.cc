@@ -168,6 +168,23 @@ TEST_F(FingerprintTest, OfAFolderNoMoreIsReadThanIsAskedFor) {
   EXPECT_NE(hash(1, 1 << 16), small) << "a small file is read whole";
 }
 
+TEST_F(FingerprintTest, AFileIsOneOfTheDataByWhateverName) {
+  NpySource npy;
+  npy.train_inputs = folder_ + "/x.npy";
+  npy.test_labels = folder_ + "/y.npy";
+  TextSource text;
+  text.path = folder_ + "/text";
+  for (const char* name : {"x.npy", "y.npy", "text/a", "other"}) Write(name, "data");
+  fs::create_symlink(folder_ + "/y.npy", folder_ + "/link");
+  EXPECT_TRUE(IsFileOf(npy, folder_ + "/x.npy"));
+  EXPECT_TRUE(IsFileOf(npy, folder_ + "/link"));
+  EXPECT_TRUE(IsFileOf(text, folder_ + "/text/../text/a"));
+  for (const char* name : {"/other", "/text/a", "/new"})
+    EXPECT_FALSE(IsFileOf(npy, folder_ + name));
+  EXPECT_FALSE(IsFileOf(text, folder_ + "/x.npy"));
+  EXPECT_FALSE(IsFileOf(SyntheticSource(), folder_ + "/x.npy"));
+}
+
 TEST_F(FingerprintTest, OfAFolderOfLinksTheFilesCountThatTheyLeadTo) {
   TextSource text;
   text.path = folder_ + "/text";
