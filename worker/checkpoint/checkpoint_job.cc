@@ -251,7 +251,11 @@ absl::StatusOr<checkpoint::FoundCheckpoint> CheckpointJob::Publish() {
 absl::Status CheckpointJob::PointToNewest(const checkpoint::Manifest& manifest) {
   absl::Status pointed =
       settings_.storage->Point(settings_.folder + "/last", checkpoint::CheckpointName(step()));
-  if (manifest.best_step > 0) pointed.Update(PointToBest(manifest));
+  if (manifest.best_step > 0) {
+    pointed.Update(PointToBest(manifest));
+  } else if (settings_.alone != nullptr && settings_.alone()) {
+    pointed.Update(settings_.storage->Remove(settings_.folder + "/best"));  // an earlier run's
+  }
   return pointed;
 }
 

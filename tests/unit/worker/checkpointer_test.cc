@@ -50,22 +50,40 @@ TEST_F(CheckpointerTest, AnyNumberOfWorkersReadsWhatAnyNumberWrote) {
 
 // The weights may be missing: a full disk did not take them.
 TEST_F(CheckpointerTest, TheLinkToTheBestWeightsNamesThemOrIsNotThere) {
-  Job job(folder_, 1);
-  job.Enter();
-  const auto save = [&](int64_t best_step) {
-    job.Step();
-    job.decided().best_step = best_step;
-    job.decided().best_sha256 = checkpoint::Sha256Hex("weights");
-    job.Complete();
+  const auto link = [&] {
     std::error_code none;
     return fs::read_symlink(folder_ + "/best", none).string();
   };
-  fs::create_directories(folder_);
-  std::ofstream(folder_ + "/" + checkpoint::BestName(1)) << "weights";
-  EXPECT_EQ(save(1), checkpoint::BestName(1));
-  EXPECT_EQ(save(2), "");
-  std::ofstream(folder_ + "/" + checkpoint::BestName(3)) << "weights";
-  EXPECT_EQ(save(3), checkpoint::BestName(3));
+  {
+    Job job(folder_, 1);
+    job.Enter();
+    const auto save = [&](int64_t best_step) {
+      job.Step();
+      job.decided().best_step = best_step;
+      job.decided().best_sha256 = checkpoint::Sha256Hex("weights");
+      job.Complete();
+      return link();
+    };
+    fs::create_directories(folder_);
+    std::ofstream(folder_ + "/" + checkpoint::BestName(1)) << "weights";
+    EXPECT_EQ(save(1), checkpoint::BestName(1));
+    EXPECT_EQ(save(2), "");
+    std::ofstream(folder_ + "/" + checkpoint::BestName(3)) << "weights";
+    EXPECT_EQ(save(3), checkpoint::BestName(3));
+    // One that knows of none may not know what the link is to another run that is there.
+    Job other(folder_, 1, "other", "", 2, {}, "{}", /*takes_over=*/true);
+    other.Enter();
+    other.Step();
+    other.Complete();
+    EXPECT_EQ(fs::read_symlink(folder_ + "/last"), checkpoint::CheckpointName(1));
+    EXPECT_EQ(link(), checkpoint::BestName(3));
+  }
+  Job next(folder_, 1, "next", "", 2, {}, "{}", /*takes_over=*/true);
+  next.Enter();
+  next.Step();
+  next.Complete();
+  EXPECT_EQ(fs::read_symlink(folder_ + "/last"), checkpoint::CheckpointName(1));
+  EXPECT_EQ(link(), "");
 }
 
 // Also for who dies over removing the old ones: with keep: 1 they are what the links named.
