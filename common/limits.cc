@@ -23,6 +23,8 @@ constexpr int64_t kFilesPerWorker = 3;
 constexpr int64_t kFilesOfProgram = 128;
 // The largest program's code, libraries and threads' stacks before any of the job's data.
 constexpr int64_t kLeastAddressBytes = int64_t{1} << 30;
+// Its heap and threads' stacks. gRPC waits for ever for threads that could not be made.
+constexpr int64_t kLeastDataBytes = int64_t{256} << 20;
 // Logs, journal and the memory that workers share, which counts as files: below this nothing runs.
 constexpr int64_t kLeastFileBytes = int64_t{16} << 20;
 // Threads, gRPC's among them.
@@ -85,6 +87,7 @@ Limits ProgramLimits() {
   limits.open_files = ToLimit(Get(RLIMIT_NOFILE).rlim_max);
   limits.file_bytes = ToLimit(Get(RLIMIT_FSIZE).rlim_cur);
   limits.address_bytes = ToLimit(Get(RLIMIT_AS).rlim_cur);
+  limits.data_bytes = ToLimit(Get(RLIMIT_DATA).rlim_cur);
   return limits;
 }
 
@@ -112,6 +115,10 @@ absl::Status CheckProgramLimits(const Limits& limits) {
   if (limits.address_bytes < kLeastAddressBytes) {
     return TooLow("the programs with their libraries and threads", "-v", kLeastAddressBytes >> 10,
                   limits.address_bytes >> 10, "KiB of addresses each");
+  }
+  if (limits.data_bytes < kLeastDataBytes) {
+    return TooLow("the programs and their threads", "-d", kLeastDataBytes >> 10,
+                  limits.data_bytes >> 10, "KiB of data each");
   }
   return absl::OkStatus();
 }

@@ -18,6 +18,7 @@ struct Limits {
   int64_t open_files = kNone;     // ulimit -n
   int64_t file_bytes = kNone;     // ulimit -f
   int64_t address_bytes = kNone;  // ulimit -v
+  int64_t data_bytes = kNone;     // ulimit -d
   int64_t processes = kNone;      // ulimit -u, threads of this user that may still be started
 };
 

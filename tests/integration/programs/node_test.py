@@ -143,6 +143,9 @@ class LowLimits(harness.ProgramTest):
     def test_addresses(self):
         self.check(resource.RLIMIT_AS, 400 << 20, "-v")
 
+    def test_data(self):
+        self.check(resource.RLIMIT_DATA, 120 << 20, "-d")
+
     def test_processes(self):
         if os.geteuid() == 0:
             # Root has no such limit.

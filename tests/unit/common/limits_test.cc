@@ -23,6 +23,9 @@ TEST(LimitsTest, TheLowOneIsNamed) {
                                                         "(ulimit -n)"));
   EXPECT_THAT(message({.file_bytes = 1 << 10}, 1), HasSubstr("ulimit -f"));
   EXPECT_THAT(message({.address_bytes = 1 << 20}, 1), HasSubstr("ulimit -v"));
+  EXPECT_THAT(message({.data_bytes = 120 << 20}, 1), HasSubstr("262144 KiB of data each and 122880 "
+                                                               "are allowed here: raise the limit "
+                                                               "(ulimit -d)"));
   EXPECT_THAT(message({.processes = 10}, 2), AllOf(HasSubstr("2 workers"), HasSubstr("ulimit -u")));
   EXPECT_TRUE(CheckLimits({.open_files = 1024}, 64, true).ok());
   EXPECT_TRUE(CheckOpenFiles(10, 158).ok());
