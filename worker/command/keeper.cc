@@ -3,7 +3,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -97,6 +96,7 @@ class Keeper {
   std::optional<ReservedPort> port_;
   std::optional<Generation> generation_;
   std::string error_file_;
+  int64_t peak_rss_bytes_ = 0;  // of the command, each time that it was started
   bool stop_ = false;
 };
 
@@ -153,6 +153,9 @@ void Keeper::Prepare() {
 KeeperMachine::Seen Keeper::Look() {
   KeeperMachine::Seen seen;
   seen.ended = command_.Reap();
+  if (seen.ended.has_value()) {
+    peak_rss_bytes_ = std::max(peak_rss_bytes_, command_.peak_rss_bytes());
+  }
   seen.orphaned = ::getppid() != parent_;
   seen.stop = stop_;
   seen.connected = link_.connected();
@@ -248,11 +251,9 @@ void Keeper::SendReady() {
 
 void Keeper::SendFinished() {
   board_.Enter(FINISHED);
-  rusage usage{};
-  ::getrusage(RUSAGE_CHILDREN, &usage);
   WorkerFinished finished;
   finished.set_generation(machine_.generation());
-  finished.set_peak_rss_bytes(int64_t{usage.ru_maxrss} * 1024);
+  finished.set_peak_rss_bytes(peak_rss_bytes_);
   finished.set_drained(machine_.drained());
   link_.SendFinished(finished);
 }

@@ -104,6 +104,7 @@ absl::Status RankProcess::Start(const std::vector<std::string>& argv,
   pid_ = pid;
   terminated_ = false;
   end_.reset();
+  peak_rss_bytes_ = 0;
   return absl::OkStatus();
 }
 
@@ -124,9 +125,11 @@ bool RankProcess::GroupSaves() const { return terminated_ && ::killpg(pid_, 0) =
 
 std::optional<ProcessEnd> RankProcess::Reap() {
   int status = 0;
+  rusage usage{};
   // All others were adopted, and nobody asks how they ended.
-  while (const pid_t pid = ::waitpid(-1, &status, WNOHANG)) {
+  while (const pid_t pid = ::wait4(-1, &status, WNOHANG, &usage)) {
     if (pid < 0) break;
+    peak_rss_bytes_ = std::max(peak_rss_bytes_, int64_t{usage.ru_maxrss} * 1024);
     if (pid != pid_ || end_.has_value()) continue;
     end_ = WIFSIGNALED(status) ? ProcessEnd{.signal = WTERMSIG(status)}
                                : ProcessEnd{.code = WEXITSTATUS(status)};

@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,6 +46,9 @@ class RankProcess {
   // Reaps what has ended. Once the command has, or after Terminate its whole group, everything else
   // that came of it is killed, and how the command itself ended is returned, once.
   std::optional<ProcessEnd> Reap();
+  // Returns how many bytes of memory the command, or one that it left behind, had at its peak: of
+  // those that Reap has reaped since Start, and what these have waited for.
+  int64_t peak_rss_bytes() const { return peak_rss_bytes_; }
   // Kills the command and everything that came of it.
   void KillAll();
 
@@ -55,6 +59,7 @@ class RankProcess {
   pid_t pid_ = 0;                  // the command, and its group
   bool terminated_ = false;        // its group has time to end
   std::optional<ProcessEnd> end_;  // the command's, until Reap returns it
+  int64_t peak_rss_bytes_ = 0;
 };
 
 // Ends this process as `end` says: with the same code, or by the same signal. No other exit is

@@ -279,6 +279,16 @@ class CommandOnNodes(nodes.Nodes):
         self.assertEqual([p["LOCAL_RANK"] for p in places], [0, 1, 0, 1])
         self.assertEqual([p["GROUP_RANK"] for p in places], [0, 0, 1, 1])
 
+    def test_memory_is_counted_of_the_command_and_not_of_its_setup(self):
+        self.join("a", 1)
+        much = 256 << 20
+        path = self.write("job.yaml", "run: [sh, -c, 'true']\n"
+                                      f"setup: dd if=/dev/zero of=/dev/null bs={much} count=1\n")
+        status = self.ended(self.submit(path))
+        self.assertEqual(status["state"], "SUCCEEDED", status)
+        (peak,) = status["result"]["peak_rss_bytes"]
+        self.assertLess(int(peak), much)
+
     def test_a_setup_that_is_killed_costs_a_restart_and_one_that_fails_the_job(self):
         self.join("a", 2)
         setup = "echo try >> tries; [ $(wc -l < tries) -gt 2 ] || kill -9 $$"

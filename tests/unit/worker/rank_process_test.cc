@@ -87,6 +87,22 @@ TEST_F(RankProcessTest, NothingIsLeftWhenTheTimeIsOver) {
   EXPECT_TRUE(ChildProcesses().empty());
 }
 
+TEST_F(RankProcessTest, MemoryIsCountedOfTheNewestCommandAlone) {
+  constexpr int64_t kMuch = int64_t{64} << 20;
+  const auto peak_of = [this](const std::string& script) {
+    const auto started = process_.Start({"/bin/sh", "-c", script}, {}, {});
+    EXPECT_TRUE(started.ok()) << started;
+    AwaitEnd(P_PID, process_.pid());
+    EXPECT_TRUE(process_.Reap().has_value());
+    return process_.peak_rss_bytes();
+  };
+  // A buffer for a block, which is filled.
+  EXPECT_GE(peak_of("dd if=/dev/zero of=/dev/null bs=64M count=1 2>/dev/null; true"), kMuch);
+  const int64_t little = peak_of("true");
+  EXPECT_GT(little, 0);
+  EXPECT_LT(little, kMuch);
+}
+
 TEST_F(RankProcessTest, WhatLeftTheGroupIsNotWaitedFor) {
   Start("setsid sh -c 'echo ready >$DIR/ready; read go <$DIR/never' & wait");
   const pid_t shell = process_.pid();
