@@ -36,10 +36,9 @@ void Leave(Thread thread) {
 }  // namespace
 
 // A file that becomes FILE.1 when it is full. Thread-safety: thread-compatible.
-class RotatedFile {
+class AuditWriter::File {
  public:
-  RotatedFile(std::string file, int64_t most_bytes)
-      : file_(std::move(file)), most_bytes_(most_bytes) {}
+  File(std::string file, int64_t most_bytes) : file_(std::move(file)), most_bytes_(most_bytes) {}
 
   // Errors: of the file system; then nothing of the line is there.
   absl::Status Write(const std::string& line);
@@ -54,7 +53,7 @@ class RotatedFile {
   int64_t bytes_ = 0;
 };
 
-absl::Status RotatedFile::Write(const std::string& line) {
+absl::Status AuditWriter::File::Write(const std::string& line) {
   if (fd_.valid() && bytes_ + static_cast<int64_t>(line.size()) > most_bytes_) Rotate();
   if (!fd_.valid()) {
     fd_.reset(::open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -75,7 +74,7 @@ absl::Status RotatedFile::Write(const std::string& line) {
   return ErrnoStatus(why, absl::StrCat("cannot write the audit ", file_));
 }
 
-void RotatedFile::Rotate() {
+void AuditWriter::File::Rotate() {
   for (int i = kOldFiles; i > 0; --i) {
     const std::string older = absl::StrCat(file_, ".", i);
     const std::string newer = i == 1 ? file_ : absl::StrCat(file_, ".", i - 1);
@@ -105,7 +104,7 @@ struct AuditWriter::Shared {
   absl::Time moved_at ABSL_GUARDED_BY(mu);
   bool stopping ABSL_GUARDED_BY(mu) = false;
   bool left ABSL_GUARDED_BY(mu) = false;  // nobody waits for the thread any more
-  RotatedFile file;                       // the thread's own
+  File file;                              // the thread's own
 };
 
 void AuditWriter::Shared::Run() {

@@ -37,6 +37,7 @@ class AuditWriter {
   absl::Status AwaitWritten();
 
  private:
+  class File;
   struct Shared;
   const Limits limits_;
   const std::shared_ptr<Shared> shared_;  // with the thread, which may outlive this
