@@ -166,9 +166,15 @@ TEST_F(CheckpointerTest, HoldsTheStateOfItsStepWhileTrainingGoesOn) {
 
 TEST_F(CheckpointerTest, OneThatFallsDueMeanwhileIsSavedAfterIt) {
   Job job(folder_, 2);
+  absl::Notification go;  // before it rank 0 writes nothing
+  job.FindData([&go](int) {
+    go.WaitForNotification();
+    return std::vector<checkpoint::DataRecord>();
+  });
   job.Enter();
   job.Step(/*due=*/true);
   job.Step(/*due=*/true);  // the first is under way
+  go.Notify();
   ASSERT_TRUE(job.StepUntilSaved(1));
   int64_t second = 0;
   for (int i = 0; i < 100'000 && second == 0; ++i) {
