@@ -332,8 +332,8 @@ class Decoding {
   // InvalidArgument (a token that the model does not know, a position that leaves a gap or is not
   // below decode_positions()).
   virtual absl::StatusOr<absl::Span<const float>> Decode(int32_t token, int64_t position) = 0;
-  // What calls of Decode for `tokens` at `position` and on would keep, bit for bit, without their
-  // logits; a back end may take many at a time. Errors: as Decode.
+  // Keeps what calls of Decode for `tokens` at `position` and on would keep, bit for bit, without
+  // their logits; a back end may take many at a time. Errors: as Decode.
   virtual absl::Status Prefill(absl::Span<const int32_t> tokens, int64_t position);
 };
 
