@@ -46,7 +46,8 @@ class Zero(harness.ProgramTest):
         wanted = self.outcome(self.train(*OFF, path))
         faults = ["--slow", "rank:3:20x", "--kill", "rank:1@step:10/begun", "--kill", "rank:0@step:30/reduced",
                   "--scale", "3@step:50", "--kill", "rank:2@step:60/begun", "--scale", "4@step:80"]
-        code, out, err = self.launch("chaos", "-o", "json", *faults, path)
+        # Steps take their time: whom the second and the third fault strike has to be back by then.
+        code, out, err = self.launch("chaos", "-o", "json", *faults, "--set", "env.LOCKSTEP_STEP_TIME=20ms", path)
         self.assertEqual(code, 0, err)
         result = json.loads(out.strip().splitlines()[-1])
         self.assertEqual(self.outcome(result), wanted)
