@@ -57,6 +57,8 @@ class Rules {
 
  private:
   bool IsWritten(absl::string_view path) const { return written_.find(path) != written_.end(); }
+  // Returns whether the numbers of workers are not the file's.
+  bool OthersCount() const { return flags_ || replaced_ || IsUncounted(spec_); }
 
   // At the value of the first of `paths` that the file has, else at the nearest mapping around it.
   void Error(const std::vector<std::string>& paths, std::string message) {
@@ -154,7 +156,7 @@ void Rules::CheckRanksPerNode() {
   }
   const std::vector<int> ranks = RanksPerNode(spec_);
   const std::string why = WhyTooManyOnAHost(*std::max_element(ranks.begin(), ranks.end()), spec_);
-  if (!why.empty() && !flags_) {
+  if (!why.empty() && !OthersCount()) {
     Error({"resources.ranks_per_node", "resources.nproc_per_node"}, why);
   }
   if (list.empty()) return;
@@ -176,7 +178,7 @@ void Rules::CheckRanksPerNode() {
 // Flags and hosts move the bounds (job/meaning/workers.h); without them the file is to agree with
 // itself.
 void Rules::CheckBoundsOfWorkers(int64_t workers) {
-  if (flags_ || replaced_ || IsUncounted(spec_)) return;
+  if (OthersCount()) return;
   const Elastic& elastic = spec_.elastic();
   const auto error = [&](const char* key, int64_t bound, const char* advice) {
     const std::string bounded = absl::StrCat("elastic.", key);

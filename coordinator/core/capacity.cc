@@ -22,10 +22,11 @@ uint64_t GpusFrom(uint64_t gpus, int first) { return gpus & ~FirstGpus(first); }
 }  // namespace
 
 void SetShape(Ask& ask) {
-  ask.shape = absl::StrCat(absl::StrJoin(ask.counts, ","), " ", ask.least, ask.anywhere ? "+" : "",
-                           " ", ask.per_node, " ", static_cast<int>(ask.gpus), " ", ask.first_gpu,
-                           " ", ask.counted, " ", ask.most, " ", ask.rank_zero, "\n",
-                           absl::StrJoin(ask.labels, "\n", absl::PairFormatter("\t")));
+  ask.shape =
+      absl::StrCat(absl::StrJoin(ask.counts, ","), " ", ask.least, ask.anywhere ? "+" : "", " ",
+                   ask.per_node, " ", ask.most_of_node, " ", static_cast<int>(ask.gpus), " ",
+                   ask.first_gpu, " ", ask.counted, " ", ask.most, " ", ask.rank_zero, "\n",
+                   absl::StrJoin(ask.labels, "\n", absl::PairFormatter("\t")));
 }
 
 std::vector<Free> Whole(const NodePool& cluster) {
@@ -53,10 +54,11 @@ bool UsesGpus(const Ask& ask, int gpus) {
 
 int Room(const Ask& ask, const NodeFacts& node, const Free& free) {
   if (!node.open || free.slots <= 0) return 0;
-  if (!UsesGpus(ask, node.gpus)) return free.slots;
+  const int room = std::min(free.slots, ask.most_of_node);
+  if (!UsesGpus(ask, node.gpus)) return room;
   // A run on this machine alone does not wait for GPUs that will never be there.
-  if (node.is_private && node.gpus < ask.first_gpu + std::max(1, ask.per_node)) return free.slots;
-  return std::min(free.slots, std::popcount(GpusFrom(free.gpus, ask.first_gpu)));
+  if (node.is_private && node.gpus < ask.first_gpu + std::max(1, ask.per_node)) return room;
+  return std::min(room, std::popcount(GpusFrom(free.gpus, ask.first_gpu)));
 }
 
 void Join(const Taken& more, Taken& sum) {

@@ -6,6 +6,7 @@
 #define LOCKSTEP_COORDINATOR_CORE_CAPACITY_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,6 +24,7 @@ struct Ask {
   int least = 1;            // with how many it may start
   bool anywhere = false;    // also on other nodes than `counts` says
   int per_node = 1;         // resources.nproc_per_node
+  int most_of_node = std::numeric_limits<int>::max();  // workers that one can have
   enum class Gpus { kNever, kWhereEnough, kAlways };
   Gpus gpus = Gpus::kWhereEnough;
   int first_gpu = 0;      // the ones before it on a node are not for it

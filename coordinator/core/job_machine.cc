@@ -110,9 +110,8 @@ absl::Status CheckSpec(const JobSpec& spec) {
   }
   const std::vector<int> ranks = job::RanksPerNode(spec);
   const int most = *std::max_element(ranks.begin(), ranks.end());
-  if (const std::string why = job::WhyTooManyOnAHost(most, spec); !why.empty()) {
-    return absl::InvalidArgumentError(why);
-  }
+  const std::string why = job::WhyTooManyOnAHost(most, spec);
+  if (!why.empty() && !job::IsUncounted(spec)) return absl::InvalidArgumentError(why);
   LS_RETURN_IF_ERROR(CheckMostWorkers(spec));
   if (spec.has_run()) {
     if (spec.run().command_size() > 0) return absl::OkStatus();

@@ -92,6 +92,15 @@ std::vector<bool> FreeGpus(const State& state, const Job* but, const Node& node,
   return free;
 }
 
+// Returns how many workers the job has on the node.
+int WorkersOn(const Job& job, const Node& node) {
+  return static_cast<int>(
+      std::count_if(node.places.begin(), node.places.end(), [&](const auto& at) {
+        const Worker* const worker = at.first == job.id ? WorkerAt(job, at.second) : nullptr;
+        return worker != nullptr && IsHere(node, *worker);
+      }));
+}
+
 }  // namespace
 
 void NotePlace(const State& state, Node& node, const std::string& job_id, int place) {
@@ -283,7 +292,9 @@ bool IsFor(const Job& job, const Node& node) {
 int Room(const State& state, const Job& job, const Node& node, absl::Time now) {
   if (!TakesWork(state, node, now)) return 0;
   if (IsExcluded(job, node.id, now) || !Serves(node, job)) return 0;
-  return Room(*job.ask, FactsOf(state, node, now), FreeOn(state, node, &job));
+  const int room = Room(*job.ask, FactsOf(state, node, now), FreeOn(state, node, &job));
+  const int most = job.ask->most_of_node;
+  return node.slots <= most ? room : std::min(room, most - WorkersOn(job, node));
 }
 
 Device PickDevice(const State& state, const Job& job, const Node& node, int local_rank) {

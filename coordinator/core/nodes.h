@@ -72,7 +72,7 @@ bool IsFor(const Job& job, const Node& node);
 
 // Workers of the job that the node can take in addition: free slots, and free GPUs where the job
 // uses them there (FreeOn). 0 when it is out of sight, excluded, gets no work, lacks a label, or
-// serves another job alone.
+// serves another job alone. No more than a node can have of the job.
 int Room(const State& state, const Job& job, const Node& node, absl::Time now);
 
 // The device of the job's worker `local_rank` on the node: a GPU that no other worker has, or the

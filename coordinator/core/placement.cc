@@ -158,7 +158,8 @@ Placement PlaceSome(const Ask& ask, const Offer& offer) {
   return some;
 }
 
-// A worker for each GPU or slot of `device`, on nodes of which all are free.
+// A worker for each GPU or slot of `device`, on nodes of which all are free: of more slots than it
+// can have workers there, as many.
 Placement CountOn(const Ask& ask, const Offer& offer, const std::string& device) {
   Ask one = ask;
   one.per_node = 1;
@@ -167,7 +168,7 @@ Placement CountOn(const Ask& ask, const Offer& offer, const std::string& device)
   const bool spare_gpus = device == "cpu" && ask.counted == "auto";
   std::erase_if(from, [&](auto& entry) {
     const NodeFacts& node = offer.cluster.nodes[static_cast<size_t>(entry.first)];
-    const int all = device == "cuda" ? node.gpus : node.slots;
+    const int all = std::min(device == "cuda" ? node.gpus : node.slots, ask.most_of_node);
     const bool fits = all > 0 && entry.second >= all && !(spare_gpus && node.gpus > 0);
     entry.second = all;
     return !fits;

@@ -283,6 +283,7 @@ std::shared_ptr<const Ask> AskOf(const Job& job) {
   ask->least = job::LeastWorkers(spec);
   ask->anywhere = job.scaled_to > 0;
   ask->per_node = resources.nproc_per_node();
+  ask->most_of_node = job::MostOnAHost(spec);
   const std::string& device = resources.device();
   if (device == "cpu") ask->gpus = Ask::Gpus::kNever;
   if (absl::StartsWith(device, "cuda")) ask->gpus = Ask::Gpus::kAlways;

@@ -42,9 +42,13 @@ int MostProcesses(const JobSpec& spec) {
   return MostWorkers(spec) + std::max(0, spec.resources().standby());
 }
 
+int MostOnAHost(const JobSpec& spec) {
+  return spec.has_train() ? kMostTrainersOfHost : std::numeric_limits<int>::max();
+}
+
 std::string WhyTooManyOnAHost(int ranks, const JobSpec& spec) {
-  if (!spec.has_train() || ranks <= kMostTrainersOfHost) return "";
-  return absl::StrCat(ranks, " workers on one host: at most ", kMostTrainersOfHost,
+  if (ranks <= MostOnAHost(spec)) return "";
+  return absl::StrCat(ranks, " workers on one host: at most ", MostOnAHost(spec),
                       " of a job that trains share their memory there; use more hosts");
 }
 
@@ -55,8 +59,12 @@ std::string TooManyWorkers(int64_t workers, int64_t shards) {
 
 namespace {
 
-// Checks whether the job may have so many workers.
-absl::Status CheckShards(int64_t workers, const JobSpec& spec) {
+// Checks whether the job may have so many workers, and of them `most` on one host.
+absl::Status CheckCounts(int64_t workers, int most, const JobSpec& spec) {
+  if (const std::string why = WhyTooManyOnAHost(most, spec); !why.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job '", spec.name(), "' cannot be admitted: ", why));
+  }
   if (!spec.has_train() || workers <= spec.train().shards()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "job '", spec.name(), "' cannot be admitted: ",
@@ -96,10 +104,11 @@ bool IsUncounted(const JobSpec& spec) {
 absl::Status SetCounted(const std::vector<int>& ranks, const std::string& device, JobSpec* spec) {
   int64_t workers = 0;
   for (const int count : ranks) workers += count;
-  if (absl::Status status = CheckShards(workers, *spec); !status.ok()) return status;
+  const int most = *std::max_element(ranks.begin(), ranks.end());
+  if (absl::Status status = CheckCounts(workers, most, *spec); !status.ok()) return status;
   Resources& resources = *spec->mutable_resources();
   resources.set_nodes(static_cast<int>(ranks.size()));
-  resources.set_nproc_per_node(*std::max_element(ranks.begin(), ranks.end()));
+  resources.set_nproc_per_node(most);
   resources.mutable_ranks_per_node()->Assign(ranks.begin(), ranks.end());
   resources.set_device(device);
   return absl::OkStatus();
@@ -111,10 +120,8 @@ absl::Status OverrideWorkers(int nodes, int nproc_per_node, JobSpec* spec) {
     return absl::InvalidArgumentError(
         absl::StrCat(nodes, " nodes x ", nproc_per_node, " workers: both must be at least 1"));
   }
-  if (absl::Status status = CheckShards(workers, *spec); !status.ok()) return status;
-  if (const std::string why = WhyTooManyOnAHost(nproc_per_node, *spec); !why.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("job '", spec->name(), "' cannot be admitted: ", why));
+  if (absl::Status status = CheckCounts(workers, nproc_per_node, *spec); !status.ok()) {
+    return status;
   }
   spec->mutable_resources()->set_nodes(nodes);
   spec->mutable_resources()->set_nproc_per_node(nproc_per_node);

@@ -38,6 +38,8 @@ absl::Status SetCounted(const std::vector<int>& ranks, const std::string& device
 // So many workers of a job that trains share their memory on one host, at most; commands share
 // none.
 inline constexpr int kMostTrainersOfHost = 512;
+// Returns how many workers one host can have of the job.
+int MostOnAHost(const JobSpec& spec);
 // Why the job cannot have `ranks` workers on one host, in a sentence. Empty: it can.
 std::string WhyTooManyOnAHost(int ranks, const JobSpec& spec);
 

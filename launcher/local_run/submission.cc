@@ -55,7 +55,8 @@ std::string WordOf(ProcCount::Kind kind) {
 absl::Status CountFile(JobSpec* spec) {
   LS_ASSIGN_OR_RETURN(const int count, CountHere(spec->resources().nproc_by()));
   spec->mutable_resources()->clear_nproc_by();
-  return job::OverrideWorkers(spec->resources().nodes(), count, spec);
+  return job::OverrideWorkers(spec->resources().nodes(), std::min(count, job::MostOnAHost(*spec)),
+                              spec);
 }
 
 // A command as a job file.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/journal.h"
+#include "coordinator/core/nodes.h"
 #include "coordinator/core/queue_view.h"
 #include "proto/journal.pb.h"
 #include "tests/unit/coordinator/cluster.h"
@@ -63,6 +64,48 @@ TEST(ManyWorkersTest, AJobThatMayHaveMoreIsRefused) {
   EXPECT_TRUE(cluster.state_.jobs.empty());
   cluster.Step(Submitted{"j", Command(kMaxWorkers)});
   EXPECT_TRUE(cluster.effects_.reply.ok()) << cluster.effects_.reply;
+}
+
+SubmitJobRequest Training(int workers) {
+  SubmitJobRequest request;
+  request.mutable_spec()->set_name("mlp");
+  request.mutable_spec()->mutable_resources()->set_nodes(1);
+  request.mutable_spec()->mutable_resources()->set_nproc_per_node(workers);
+  request.mutable_spec()->mutable_train()->set_shards(4096);
+  return request;
+}
+
+// A file's number is not what is counted.
+TEST(ManyWorkersTest, OfANodeWithMoreSlotsAJobThatTrainsGetsAsManyAsShareMemory) {
+  Cluster cluster(1, 768);
+  cluster.Quiet();
+  SubmitJobRequest counted = Training(600);
+  counted.mutable_spec()->mutable_resources()->set_nproc_by("cpu");
+  cluster.Step(Submitted{"j", counted});
+  EXPECT_TRUE(cluster.effects_.reply.ok()) << cluster.effects_.reply;
+  EXPECT_EQ(cluster.state_.jobs.at("j").slots.size(), 512u);
+  EXPECT_EQ(cluster.state_.jobs.at("j").spec().resources().nproc_per_node(), 512);
+}
+
+// The node that is left has slots for all of them.
+TEST(ManyWorkersTest, NorDoesANodeGetMoreThatWereElsewhere) {
+  Cluster cluster(2, 768);
+  cluster.Quiet();
+  SubmitJobRequest split = Training(4);
+  split.mutable_spec()->mutable_resources()->set_nodes(2);
+  for (const int ranks : {511, 4}) {
+    split.mutable_spec()->mutable_resources()->add_ranks_per_node(ranks);
+  }
+  split.mutable_spec()->mutable_resources()->set_nproc_per_node(511);
+  cluster.Step(Submitted{"j", split});
+  ASSERT_TRUE(cluster.effects_.reply.ok()) << cluster.effects_.reply;
+  const Job& job = cluster.state_.jobs.at("j");
+  ASSERT_EQ(job.slots.size(), 515u);
+  const auto room = [&](const Worker& worker) {
+    return Room(cluster.state_, job, cluster.state_.nodes.at(worker.node_id), cluster.now_);
+  };
+  EXPECT_EQ(room(*job.slots.front().worker), 1);
+  EXPECT_EQ(room(*job.slots.back().worker), 508);
 }
 
 // One that waits to begin again, of a version that accepted any elastic.max_workers.

@@ -120,6 +120,8 @@ TEST(Meaning, AHostHasRoomForSoManyThatTrain) {
   EXPECT_THAT(std::string(status.message()),
               testing::HasSubstr("513 workers on one host: at most"));
   EXPECT_EQ(spec.resources().nproc_per_node(), 512);
+  EXPECT_EQ(SetCounted({1, 513}, "cpu", &spec).message(), status.message());
+  ASSERT_TRUE(SetCounted({1, 512}, "cpu", &spec).ok());
 }
 
 TEST(Meaning, WorkersOfAJob) {

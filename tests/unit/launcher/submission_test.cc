@@ -99,6 +99,36 @@ TEST(SubmissionTest, BoundsAreNotThoseOfTheFilesWorkersWhereOthersReplaceThem) {
   EXPECT_THAT(errors(), HasSubstr("'elastic.max_workers' 9: 9 workers for 8 shards"));
 }
 
+// As many as the file asks for on a host are too many where they are there, and only then.
+TEST(SubmissionTest, WorkersOfAHostAreThoseThatTakeThePlaceOfTheFiles) {
+  ValidateArgs args;
+  args.job.job_file = "x.yaml";
+  const std::string text =
+      "train:\n  model: {mlp: {hidden: [8]}}\n  data: {fashion_mnist: {}}\n  global_batch: 2048\n"
+      "  shards: 1024\n  epochs: 1\n  optimizer: {sgd: {lr: 0.1}}\n"
+      "resources: {nodes: 1, nproc_per_node: ";
+  const auto errors = [&](const std::string& each) {
+    args.job.text = text + each + "}\n";
+    const auto loaded = LoadJobOfRun(args, Counted::kByCoordinator);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return loaded.ok() ? loaded->FormatErrors() + std::string(loaded->admission.message()) : "";
+  };
+  const auto refused = HasSubstr("600 workers on one host: at most 512");
+  EXPECT_THAT(errors("600"), refused);
+  args.job.nproc_per_node = ProcCount{ProcCount::Kind::kCpu, 0};
+  EXPECT_EQ(errors("600"), "");
+  args.job.nproc_per_node.reset();
+  args.hosts.emplace().hosts = {{"a", 300}, {"b", 300}};
+  EXPECT_EQ(errors("600"), "");
+  args.hosts->hosts = {{"a", 600}, {"b", 2}};
+  EXPECT_THAT(errors("cpu"), refused);
+  EXPECT_THAT(errors("4"), refused);
+  args.hosts->hosts = {{"a", 2}, {"b", 0}};
+  EXPECT_THAT(errors("600"), refused);
+  args.hosts->hosts = {{"a", 0}};
+  EXPECT_THAT(errors("600"), refused);
+}
+
 // validate and plan take no --array; what a job of one is they see by its first element.
 TEST(SubmissionTest, AFileForAnArrayIsCheckedAsItsFirstElement) {
   ValidateArgs args;
