@@ -416,6 +416,7 @@ void TakeOut(State& state, absl::Duration gap, absl::Time now) {
     if (job.suspected != absl::InfiniteFuture()) shift(job.suspected);
     if (job.generation.aborted) shift(job.generation.aborted_at);
     shift(job.cuts_since);
+    shift(job.generation.hearsay_since);
     shift(job.drained_since);
     if (job.preempted) shift(job.preempted->since);
     if (job.ending) {

@@ -454,6 +454,7 @@ void Advance(Context& context, Job& job) {
   if (!job.ending) CheckTimeLimit(context, job);
   if (!job.ending) CheckPreempted(context, job);
   if (!job.ending) DecideCuts(context, job);
+  if (!job.ending) EndHearsay(context, job);
   if (!job.ending) Heal(context, job);
   if (!job.ending) CheckDrain(context, job);
   if (!job.ending) KeepStandbys(context, job);

@@ -146,6 +146,23 @@ void NoteUnreachable(Context& context, Job& job, const Worker& worker, const Pee
   AddCut(context, job, CutBetween(worker, *peer, lost));
 }
 
+void NoteHearsay(Context& context, Job& job, std::string said) {
+  if (AwaitsFirstHand(job)) return;
+  job.generation.hearsay_since = context.now;
+  job.generation.hearsay = std::move(said);
+}
+
+bool AwaitsFirstHand(const Job& job) {
+  return HasActiveGeneration(job) && job.generation.hearsay_since != absl::InfiniteFuture();
+}
+
+void EndHearsay(Context& context, Job& job) {
+  if (!AwaitsFirstHand(job) || HasCuts(job) || context.state.held_since) return;
+  const absl::Time since = std::max(job.generation.hearsay_since, job.forgiven);
+  if (context.now < since + context.state.options.settle) return;
+  AbortCurrentGeneration(context, job, job.generation.hearsay);
+}
+
 bool HasCuts(Job& job) {
   if (job.cuts.empty() || HasActiveGeneration(job)) return !job.cuts.empty();
   // Once it has ended only those between hosts that are still there are of matter.

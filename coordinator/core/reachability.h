@@ -19,6 +19,17 @@ namespace lockstep::coordinator {
 // member may have ended the generation meanwhile. Nothing once reports of it were decided upon.
 void NoteUnreachable(Context& context, Job& job, const Worker& worker, const PeerLost& lost);
 
+// A member heard from another that the way between that one and a third has failed, and left;
+// `said` tells it. Nothing ends before those two, or others whom they stand for, have had time to
+// say so themselves.
+void NoteHearsay(Context& context, Job& job, std::string said);
+
+// Returns whether that is so.
+bool AwaitsFirstHand(const Job& job);
+
+// Ends the generation when they have said nothing for that long.
+void EndHearsay(Context& context, Job& job);
+
 // Returns whether reports of the newest generation wait to be decided upon; no other is formed
 // before.
 bool HasCuts(Job& job);

@@ -200,6 +200,10 @@ struct GenerationState {
   std::optional<std::string> regroup;
   bool cuts_decided = false;    // reachability.h; not journaled
   bool silences_noted = false;  // likewise
+  // Since when a member's word of a way between two others waits for theirs, and what it said;
+  // reachability.h; not journaled.
+  absl::Time hearsay_since = absl::InfiniteFuture();
+  std::string hearsay;
   int64_t resumed =
       -1;  // the step of the checkpoint that it goes on from, as was told; -1: nothing
 };

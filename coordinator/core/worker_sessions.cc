@@ -152,8 +152,9 @@ void OnReady(Context& context, Job& job, Worker& worker, const WorkerReady& read
   // Somebody has to do the rest with it.
   if (job.generation.aborted || job.generation.regroup) worker.finished.reset();
   context.touched_jobs.insert(job.id);
-  // Who could reach only some of its peers waits for what is decided about all.
-  if (!left || HasCuts(job)) return;
+  // Who could reach only some of its peers waits for what is decided about all, and who heard of
+  // such a one for what it says.
+  if (!left || HasCuts(job) || AwaitsFirstHand(job)) return;
   job.suspected = std::min(job.suspected, context.now);
   AbortCurrentGeneration(context, job, absl::StrCat("rank ", worker.slot, " left the generation"));
   worker.ready = ready;
@@ -167,8 +168,11 @@ bool IsOfTheNetwork(const PeerLost& lost) {
 void OnPeerLost(Context& context, Job& job, Worker& worker, const PeerLost& lost) {
   if (lost.generation() != job.generation.message.generation()) return;
   context.touched_jobs.insert(job.id);
+  // Of a way between two others it knows nothing of its own.
+  const bool hearsay = IsOfTheNetwork(lost) && lost.rank() < 0;
   // Those who could not reach each other end connections that others have, who leave in their turn.
-  const bool follows = HasCuts(job) && (IsOfTheNetwork(lost) || lost.rank() < 0);
+  const bool follows = HasCuts(job) ? IsOfTheNetwork(lost) || lost.rank() < 0
+                                    : AwaitsFirstHand(job) && lost.rank() < 0;
   if (IsOfTheNetwork(lost)) {
     // Nobody has failed: whoever left the generation because of it is explained.
     job.suspected = absl::InfiniteFuture();
@@ -181,11 +185,12 @@ void OnPeerLost(Context& context, Job& job, Worker& worker, const PeerLost& lost
   const bool named = lost.rank() >= 0 && lost.rank() < members.size();
   worker.lost_peer = named ? members[lost.rank()].incarnation() : "";
   if (follows) return;
-  AbortCurrentGeneration(
-      context, job,
+  std::string said =
       absl::StrCat("rank ", worker.slot,
                    named ? absl::StrCat(" lost rank ", lost.rank()) : " left the generation", ": ",
-                   lost.detail()));
+                   lost.detail());
+  if (hearsay) return NoteHearsay(context, job, std::move(said));
+  AbortCurrentGeneration(context, job, said);
 }
 
 void OnEval(Context& context, Job& job, const EvalResult& eval) {
