@@ -146,7 +146,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> HostsTransport::JoinHosts(const GroupSpec&
   operation.generation = spec.generation;
   near->recorder()->Begin(operation, 0);
   const absl::Time reached_by = std::min(deadline, Clock::Real()->Now() + spec.reach_within);
-  absl::StatusOr<std::vector<Connection>> connections = Joiner(std::move(join)).Run(reached_by);
+  absl::StatusOr<std::vector<Connection>> connections =
+      Joiner(std::move(join)).Run(reached_by, &departure_);
   near->recorder()->End(connections.status().code());
   LS_RETURN_IF_ERROR(connections.status());
   mesh.connections = *std::move(connections);

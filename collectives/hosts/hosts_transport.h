@@ -17,6 +17,7 @@
 #include "collectives/communicator.h"
 #include "collectives/hosts/hosts_communicator.h"
 #include "collectives/shm/shm_transport.h"
+#include "collectives/tcp/departure.h"
 #include "collectives/tcp/listener.h"
 
 namespace lockstep {
@@ -36,7 +37,8 @@ class HostsTransport : public Transport {
 
   // Errors: ResourceExhausted, Internal; those of Listener::Open.
   static absl::StatusOr<std::unique_ptr<HostsTransport>> Create(Options options);
-  // REQUIRES: its communicators are gone.
+  // Blocks until the peers that were left while they were joined have heard it, for a second at
+  // most. REQUIRES: its communicators are gone.
   ~HostsTransport() override = default;
 
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override {
@@ -72,6 +74,8 @@ class HostsTransport : public Transport {
   const std::unique_ptr<ShmTransport> shm_;
   const Listener listener_;
   char* area_ = nullptr;
+  // From the newest generation that did not come about; null: from none.
+  std::unique_ptr<Departure> departure_;
 
   absl::Mutex mu_;
   // Where an abort of a generation that is being connected goes to.

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "collectives/group_end.h"
-#include "collectives/tcp/farewells.h"
+#include "collectives/tcp/departure.h"
 #include "collectives/tcp/link.h"
 #include "collectives/tcp/socket_io.h"
 #include "common/clock.h"
@@ -28,7 +28,7 @@ constexpr size_t kMostVisitors = 64;  // besides one for each peer
 constexpr absl::Duration kSlice = absl::Milliseconds(5);
 // Missing ranks of which all is said; of more, which they are.
 constexpr size_t kMostTold = 16;
-// How long the goodbye of who gives up may take: another generation follows.
+// How long the peers have to hear the goodbye of who gives up: another generation follows.
 constexpr absl::Duration kLinger = absl::Seconds(1);
 
 }  // namespace
@@ -94,13 +94,15 @@ absl::Status Joiner::Missing() const {
       missing);
 }
 
-void Joiner::SayGoodbye(const absl::Status& why) {
+std::unique_ptr<Departure> Joiner::SayGoodbye(const absl::Status& why) {
+  // To these a proof has gone, with which the peer is joined.
+  for (const auto& attempt : attempts_) {
+    if (attempt->stage == Attempt::Stage::kWelcome) Take(attempt.get());
+  }
   std::vector<std::unique_ptr<Link>> links;
-  std::vector<Link*> open;
   for (Peer& peer : peers_) {
     if (!peer.joined) continue;
     links.push_back(std::make_unique<Link>(std::move(peer.connection), options_.group->generation));
-    open.push_back(links.back().get());
   }
   Goodbye goodbye{why.code(), EndOf(why), std::string(why.message())};
   // Whom only this rank has missed may live, and may have found all the others.
@@ -108,15 +110,14 @@ void Joiner::SayGoodbye(const absl::Status& why) {
     goodbye.code = absl::StatusCode::kAborted;
     goodbye.end.cause = EndCause::kUnreachable;
   }
-  Farewells farewells;
-  farewells.Send(goodbye, open, -1);
-  farewells.AwaitTaken(Clock::Real()->Now() + kLinger);
+  return std::make_unique<Departure>(goodbye, std::move(links), Clock::Real()->Now() + kLinger);
 }
 
-absl::StatusOr<std::vector<Connection>> Joiner::Run(absl::Time deadline) {
+absl::StatusOr<std::vector<Connection>> Joiner::Run(absl::Time deadline,
+                                                    std::unique_ptr<Departure>* departure) {
   LS_RETURN_IF_ERROR(Check());
   if (absl::Status joined = Join(deadline); !joined.ok()) {
-    SayGoodbye(joined);
+    *departure = SayGoodbye(joined);
     return joined;
   }
   std::vector<Connection> connections;

@@ -3,8 +3,8 @@
 // higher rank connects, the lower accepts. Addresses of a peer are tried in their order, the next
 // one when one fails or does not answer within a quarter of a second; the first at which the right
 // peer proves itself is taken. Whoever else comes to the listener is turned away, and what comes
-// without a word goes after some seconds, or when too many such come. Whoever gives up says why on
-// the connections that are joined.
+// without a word goes after some seconds, or when too many such come. Whoever gives up says why to
+// the peers that may have joined it.
 // Thread-safety: confined to the worker's main thread.
 #ifndef LOCKSTEP_COLLECTIVES_TCP_JOINER_H_
 #define LOCKSTEP_COLLECTIVES_TCP_JOINER_H_
@@ -24,6 +24,8 @@
 #include "common/fd.h"
 
 namespace lockstep {
+
+class Departure;
 
 // A connection whose ends have proved who they are.
 struct Connection {
@@ -45,11 +47,12 @@ class Joiner {
  public:
   explicit Joiner(JoinOptions options);
 
-  // Blocks until all are there, and after an error until the peers that are joined have heard it,
-  // for a second at most. Errors: that of `alive`; DeadlineExceeded naming both ends of what
+  // Blocks until all are there. Errors: that of `alive`; DeadlineExceeded naming both ends of what
   // is missing and what was met at each address, with the peers' ranks (group_end.h), also when a
-  // peer has no address; FailedPrecondition when there is no secret.
-  absl::StatusOr<std::vector<Connection>> Run(absl::Time deadline);
+  // peer has no address; FailedPrecondition when there is no secret. After one of the first two
+  // `*departure` tells the peers, for a second at most.
+  absl::StatusOr<std::vector<Connection>> Run(absl::Time deadline,
+                                              std::unique_ptr<Departure>* departure);
 
  private:
   // One try at one address of a peer.
@@ -88,8 +91,8 @@ class Joiner {
   absl::Status Missing() const;
   // What stands in the way to the peer: of each address that was tried, what it met.
   std::string TroublesOf(size_t peer) const;
-  // Tells those that are joined, who may have all that they need, why this rank gives up.
-  void SayGoodbye(const absl::Status& why);
+  // Tells those that have joined this rank, who may have all that they need, why it gives up.
+  std::unique_ptr<Departure> SayGoodbye(const absl::Status& why);
 
   // ---- connecting (joiner_connect.cc) ----
   void StartTries(absl::Time now);
@@ -98,6 +101,8 @@ class Joiner {
   void Serve(Attempt* attempt);
   // The right peer has answered.
   void Choose(Attempt* attempt);
+  // Its connection is the peer's.
+  void Take(Attempt* attempt);
 
   // ---- accepting ----
   void Accept(int listener, absl::Time now);

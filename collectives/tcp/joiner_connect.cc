@@ -148,6 +148,10 @@ void Joiner::Serve(Attempt* attempt) {
 void Joiner::Choose(Attempt* attempt) {
   const absl::Status welcome = attempt->handshake->Finish(attempt->input);
   if (!welcome.ok()) return Failed(attempt, std::string(welcome.message()));
+  Take(attempt);
+}
+
+void Joiner::Take(Attempt* attempt) {
   Peer& peer = peers_[attempt->peer];
   peer.connection.socket = std::move(attempt->socket);
   peer.connection.seed = attempt->handshake->seed();

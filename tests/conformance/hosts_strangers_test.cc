@@ -385,6 +385,33 @@ TEST(HostsStrangersTest, WhoGivesUpIsNotTakenForDead) {
   EXPECT_THAT(std::string(heard.message()), HasSubstr("(says rank "));
 }
 
+// Rank 0 has taken rank 1 in, who gives up before it knows.
+TEST(HostsStrangersTest, WhoGivesUpBeforeItIsWelcomeIsNotTakenForDead) {
+  Pair pair;
+  absl::Status heard = absl::DeadlineExceededError("");
+  // Again with more time where they did not come so far.
+  int64_t generation = 0;
+  for (absl::Duration limit = absl::Milliseconds(200);
+       absl::IsDeadlineExceeded(heard) && limit < absl::Minutes(1); limit *= 2) {
+    ++generation;
+    Proxy proxy(pair.transports[0]->tcp_port(), nullptr, [](size_t at, const std::string& bytes) {
+      return bytes.substr(0, kChallengeBytes - std::min(at, kChallengeBytes));
+    });
+    pair.addresses = {absl::StrCat("127.0.0.1:", proxy.port())};
+    std::jthread late([&, limit] {
+      const auto joined =
+          pair.transports[1]->Connect(pair.Spec(1, generation), absl::Now() + limit).status();
+      EXPECT_TRUE(absl::IsDeadlineExceeded(joined)) << joined;
+    });
+    auto joined = pair.transports[0]->Connect(pair.Spec(0, generation), absl::Now() + limit);
+    heard = joined.ok() ? (*joined)->Barrier(Never()) : joined.status();
+  }
+  EXPECT_TRUE(absl::IsAborted(heard)) << heard;
+  EXPECT_EQ(EndOf(heard), (GroupEnd{EndCause::kPeerLeft, 1})) << heard;
+  EXPECT_THAT(std::string(heard.message()),
+              HasSubstr("rank 1 (host b) cannot reach rank 0 (host a) at 127.0.0.1:"));
+}
+
 TEST(HostsStrangersTest, OverIpv6) {
   UniqueFd probe(::socket(AF_INET6, SOCK_STREAM, 0));
   const auto loopback = ParseHostAddress("::1", 0);

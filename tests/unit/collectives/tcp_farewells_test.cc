@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "collectives/tcp/departure.h"
 #include "common/check.h"
 #include "common/clock.h"
 #include "gtest/gtest.h"
@@ -152,6 +153,19 @@ TEST(FarewellsTest, APeerThatReadsNothingIsWaitedForNoLongerThanAllowed) {
   farewells.Send(kReason, {ends.mine.get()}, -1);
   farewells.AwaitTaken(Clock::Real()->Now());
   EXPECT_FALSE(ends.mine->open());
+}
+
+TEST(DepartureTest, ThePeersHearOfItWhileItsOwnerDoesOtherThings) {
+  Ends ends;
+  const std::string part(kPart, 'x');
+  const int begun = ends.Fill(part);
+  std::vector<std::unique_ptr<Link>> links;
+  links.push_back(std::move(ends.mine));
+  const Departure departure(kReason, std::move(links), Soon());
+  int frames = 0;
+  const auto goodbye = ends.ReadToGoodbye(&frames);
+  ASSERT_TRUE(goodbye.has_value()) << "after " << frames << " of " << begun << " frames";
+  EXPECT_EQ(goodbye->text, "a reason");
 }
 
 }  // namespace
