@@ -320,13 +320,26 @@ class Checkpoints(harness.ProgramTest):
 
     def test_data_that_is_written_to_is_said_though_the_first_worker_of_its_host_died(self):
         self.write("train.csv", "".join(f"{i % 7},{i * 5 % 11},{i % 3}\n" for i in range(500)))
-        text = job(nproc=2, extra=CHECKPOINT + "elastic: {min_workers: 2}\n")
+        text = job(steps=harness.steps_that_last(60), nproc=2, extra=CHECKPOINT + "elastic: {min_workers: 2}\n")
         text = re.sub(r"data: .*", "data: {csv: {train: train.csv, test: train.csv}}", text)
         path = self.write("tiny.yaml", text)
         self.pace()
-        # So slowly that the spare is ready by then.
-        child = self.start("launcher", "chaos", "--set", "resources.standby=1", "--kill", "rank:0@step:150", path,
-                           env=harness.PACED)
+        child = self.start("launcher", "--set", "resources.standby=1", path, env=harness.PACED)
+        coordinator = wait_until(lambda: self.processes("coordinator"), 30, "a coordinator")[0]
+        address = coordinator.argv[coordinator.argv.index("--listen") + 1]
+
+        def ask(*verb):
+            code, out, _ = self.launch(*verb, "-o", "json", f"--coordinator={address}")
+            return json.loads(out) if code == 0 else {}
+
+        def run_with_a_spare():
+            runs = ask("list").get("jobs", [])
+            return runs and int(runs[0].get("standbys", 0)) == 1 and runs[0]["job_id"]
+
+        run = wait_until(run_with_a_spare, 60, "the standby is ready")
+        members = ask("describe", run)["job"]["members"]
+        first = next(member for member in members if int(member["rank"]) == 0 and not member.get("standby"))
+        os.kill(int(first["pid"]), signal.SIGKILL)
         self.assertTrue(any("a standby takes over" in line for line in child.stderr))
         os.utime(self.in_dir("train.csv"))
         self.unpace()
