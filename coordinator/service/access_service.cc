@@ -25,6 +25,8 @@ namespace {
 
 constexpr size_t kSecretBytes = 32;
 constexpr size_t kIdBytes = 6;
+constexpr const char* kCreateToken = "Access/CreateToken";
+constexpr const char* kRevokeToken = "Access/RevokeToken";
 
 // Returns what the handshake of the caller's connection has found out; empty: nothing.
 std::string Property(const grpc::CallbackServerContext& context, const std::string& name) {
@@ -36,19 +38,17 @@ std::string Property(const grpc::CallbackServerContext& context, const std::stri
 
 }  // namespace
 
-absl::Status AccessService::NoteAsked(const AuditEntry& entry) {
-  absl::Status noted = audit_->NoteAsked(entry);
+absl::Status AccessService::NoteAsked(const AuditEntry& entry, const char* call) {
+  absl::Status noted = audit_->NoteAsked(entry, call);
   if (noted.ok()) return noted;
-  noted = Annotate(noted, "the coordinator makes and revokes no tokens that its audit lacks");
-  audit_->NoteRepeated(entry, noted);
-  return noted;
+  return Annotate(noted, "the coordinator makes and revokes no tokens that its audit lacks");
 }
 
 grpc::ServerUnaryReactor* AccessService::CreateToken(grpc::CallbackServerContext* context,
                                                      const CreateTokenRequest* request,
                                                      CreateTokenResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<Requester> who = gate_->Admit("Access/CreateToken", *context);
+  const absl::StatusOr<Requester> who = gate_->Admit(kCreateToken, *context);
   if (!who.ok()) {
     reactor->Finish(ToGrpc(who.status()));
     return reactor;
@@ -75,7 +75,7 @@ grpc::ServerUnaryReactor* AccessService::CreateToken(grpc::CallbackServerContext
   if (request->has_valid_for()) *info.mutable_expires() = ToProto(ends);
   AuditEntry entry{*who, "create_token", info.id(),
                    absl::StrCat(RoleName(info.role()), " for ", info.user())};
-  if (absl::Status noted = NoteAsked(entry); !noted.ok()) {
+  if (absl::Status noted = NoteAsked(entry, kCreateToken); !noted.ok()) {
     reactor->Finish(ToGrpc(noted));
     return reactor;
   }
@@ -104,7 +104,7 @@ grpc::ServerUnaryReactor* AccessService::RevokeToken(grpc::CallbackServerContext
                                                      const RevokeTokenRequest* request,
                                                      RevokeTokenResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<Requester> who = gate_->Admit("Access/RevokeToken", *context);
+  const absl::StatusOr<Requester> who = gate_->Admit(kRevokeToken, *context);
   if (!who.ok()) {
     reactor->Finish(ToGrpc(who.status()));
     return reactor;
@@ -114,12 +114,16 @@ grpc::ServerUnaryReactor* AccessService::RevokeToken(grpc::CallbackServerContext
   const ListTokensResponse within_reach = hub_->Tokens(*who);
   const bool may = std::any_of(within_reach.tokens().begin(), within_reach.tokens().end(),
                                [&](const TokenInfo& token) { return token.id() == request->id(); });
-  if (absl::Status noted = may ? NoteAsked(entry) : absl::OkStatus(); !noted.ok()) {
+  if (absl::Status noted = may ? NoteAsked(entry, kRevokeToken) : absl::OkStatus(); !noted.ok()) {
     reactor->Finish(ToGrpc(noted));
     return reactor;
   }
   hub_->Post(TokenRevoked{request->id(), *who}, [=, audit = audit_](Hub::Reply reply) {
-    audit->Note(entry, reply.status);
+    AuditEntry done = entry;
+    // Without a line before it this is no answer to an earlier request, which may have been carried
+    // out.
+    if (!may && !reply.status.ok()) done.what = kRevokeToken;
+    audit->Note(done, reply.status);
     reactor->Finish(ToGrpc(reply.status));
   });
   return reactor;

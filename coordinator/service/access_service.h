@@ -35,9 +35,9 @@ class AccessService : public Access::CallbackService {
                                        RenewTokenResponse* response) override;
 
  private:
-  // Has the request in the audit before it is carried out. Blocks as Audit::NoteAsked. Errors:
-  // Unavailable: it is not to be carried out, which the audit has as its outcome.
-  absl::Status NoteAsked(const AuditEntry& entry);
+  // Has the request in the audit before it is carried out. Blocks as Audit::NoteAsked, also in what
+  // it does with `call`. Errors: Unavailable: it is not to be carried out.
+  absl::Status NoteAsked(const AuditEntry& entry, const char* call);
   absl::StatusOr<std::string> Renew(const grpc::CallbackServerContext& context,
                                     const Requester& who, const std::string& authorities_hash);
 

@@ -113,13 +113,23 @@ int64_t Audit::CountAgain(const AuditEntry& entry, absl::Time now, bool* shared)
   return ++repeated.times;
 }
 
-absl::Status Audit::NoteAsked(const AuditEntry& entry) {
-  // One that is refused now is not to be taken later for one that was carried out.
-  if (absl::Status before = AwaitWritten(); !before.ok()) return before;
-  if (writer_ != nullptr && !Add(AskedLine(entry, wall_->Now()))) {
-    return absl::UnavailableError("the audit takes no lines: its file system does not answer");
+absl::Status Audit::NoteAsked(const AuditEntry& entry, const std::string& call) {
+  if (writer_ == nullptr) return absl::OkStatus();
+  absl::Status taken = AwaitWritten();
+  if (taken.ok() && !Add(AskedLine(entry, wall_->Now()))) {
+    taken = absl::UnavailableError("the audit takes no lines: its file system does not answer");
   }
-  return AwaitWritten();
+  if (!taken.ok()) {
+    // There is no line that this one could be the outcome of.
+    AuditEntry refused = entry;
+    refused.what = call;
+    NoteRepeated(std::move(refused), taken);
+    return taken;
+  }
+  absl::Status written = AwaitWritten();
+  // One that is refused now is not to be taken later for one that was carried out.
+  if (!written.ok()) Note(entry, absl::AbortedError(written.message()));
+  return written;
 }
 
 absl::Status Audit::AwaitWritten() {

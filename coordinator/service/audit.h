@@ -55,9 +55,10 @@ class Audit {
   void NoteRepeated(AuditEntry entry, const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mu_);
   // Adds the line of a request before it is carried out, and waits until it is written: for 3 s of
   // a file system that does not answer. Errors: Unavailable: it is not, and the request is not to
-  // be carried out.
-  absl::Status NoteAsked(const AuditEntry& entry) ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits for the lines so far, as NoteAsked does. Errors: as NoteAsked.
+  // be carried out, which the audit has: as the request's outcome, Aborted, where the line may come
+  // all the same; else as a refused `call` ("Access/RevokeToken"), as NoteRepeated does.
+  absl::Status NoteAsked(const AuditEntry& entry, const std::string& call) ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits for the lines so far, as NoteAsked does. Errors: Unavailable: they are not written.
   absl::Status AwaitWritten();
 
  private:

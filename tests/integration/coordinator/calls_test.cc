@@ -184,7 +184,7 @@ TEST_F(CallsTest, WhatChangesWhoGetsInIsInTheAuditBeforeItIsDone) {
       {"create_token", "ok"},
       {"revoke_token", "asked"},
       {"revoke_token", "ok"},
-      {"revoke_token", "not_found"}};  // of one that is none of the caller's nothing can come
+      {"Access/RevokeToken", "not_found"}};  // of one that is none of the caller's nothing can come
   ASSERT_EQ(lines.size(), std::size(expected));
   for (size_t i = 0; i < lines.size(); ++i) {
     const auto& [what, outcome] = expected[i];

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,12 +13,15 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/clock.h"
 #include "common/fd.h"
+#include "coordinator/service/revocations.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -25,6 +29,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 TEST(AuditTest, ALineSaysWhoDidWhat) {
@@ -166,6 +171,8 @@ TEST_F(FolderTest, LinesHaveTheTimeOfDay) {
   EXPECT_THAT(lines[2], HasSubstr(R"("detail":"2 times")"));
 }
 
+constexpr const char* kCall = "Access/RevokeToken";
+
 // A file system that does not answer: a FIFO that nobody reads holds up who opens it.
 class HangingTest : public FolderTest {
  protected:
@@ -191,7 +198,7 @@ TEST_F(HangingTest, NobodyWaitsButForTheLineOfATokenAndNotForEver) {
     Audit audit(file_, &clock_, &clock_, limits_);
     audit.Note(Entry("ann", "cancel"), absl::OkStatus());
     audit.NoteRepeated(Entry("eve", "Coordinator/DrainNode"), MayNot());
-    const absl::Status asked = audit.NoteAsked(Entry("root", "revoke_token"));
+    const absl::Status asked = audit.NoteAsked(Entry("root", "revoke_token"), kCall);
     EXPECT_TRUE(absl::IsUnavailable(asked)) << asked;
   }
   Answer();  // so that the thread ends
@@ -201,9 +208,38 @@ TEST_F(HangingTest, LinesComeWhenItAnswersAgain) {
   Audit audit(file_, &clock_, &clock_);
   audit.Note(Entry("ann", "cancel"), absl::OkStatus());
   Answer();
-  EXPECT_TRUE(audit.NoteAsked(Entry("root", "revoke_token")).ok());
+  EXPECT_TRUE(audit.NoteAsked(Entry("root", "revoke_token"), kCall).ok());
   EXPECT_THAT(Read(),
               ElementsAre(HasSubstr(R"("what":"cancel")"), HasSubstr(R"("what":"revoke_token")")));
+}
+
+// A restore that took one for carried out would leave a good token out.
+TEST_F(HangingTest, ARevocationThatIsRefusedForWantOfItIsNone) {
+  limits_.patience = absl::ZeroDuration();
+  Audit audit(file_, &clock_, &clock_, limits_);
+  AuditEntry entry = Entry("root", "revoke_token");
+  entry.on = "t";
+  EXPECT_TRUE(absl::IsUnavailable(audit.NoteAsked(entry, kCall)));
+  // As who was refused does, over and over.
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(absl::IsUnavailable(audit.NoteAsked(entry, kCall)));
+  Answer();
+  std::vector<std::string> lines;
+  while (lines.size() < 4) {
+    pollfd written = {reader_.get(), POLLIN, 0};
+    ASSERT_EQ(::poll(&written, 1, /*timeout=*/-1), 1);
+    for (std::string& line : Read()) lines.push_back(std::move(line));
+  }
+  EXPECT_THAT(
+      lines,
+      ElementsAre(HasSubstr(R"("what":"revoke_token","on":"t","detail":"","outcome":"asked")"),
+                  HasSubstr(R"("what":"revoke_token","on":"t","detail":"","outcome":"aborted")"),
+                  HasSubstr(R"("what":"Access/RevokeToken","on":"t","detail":"")"),
+                  HasSubstr(R"("what":"Access/RevokeToken","on":"t","detail":"2 times")")));
+  const std::string copy = folder_ + "/copy";
+  std::ofstream(copy) << absl::StrJoin(lines, "\n") << "\n";
+  const auto revoked = RevokedTokens(copy);
+  ASSERT_TRUE(revoked.ok()) << revoked.status();
+  EXPECT_THAT(*revoked, IsEmpty());
 }
 
 TEST_F(HangingTest, LinesThatFoundNoRoomAreCounted) {

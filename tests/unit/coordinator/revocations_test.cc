@@ -92,6 +92,15 @@ TEST_F(RevocationsTest, ARefusalAnswersOneRequest) {
               ElementsAre("t"));
 }
 
+// What finds no token of the caller's is refused without a line before it: the request before it,
+// which broke off, may have been carried out meanwhile.
+TEST_F(RevocationsTest, ARefusedCallAnswersNoRequest) {
+  EXPECT_THAT(
+      RevokedBy({Asked("t"), AuditLine(Entry("ann", "t", "Access/RevokeToken"),
+                                       absl::NotFoundError("no token"), absl::UnixEpoch())}),
+      ElementsAre("t"));
+}
+
 // A backup may have been made between the request and what it led to.
 TEST_F(RevocationsTest, ATokenThatIsStillToBeMadeGoesToo) {
   const auto created = [](const std::string& id) {
