@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/local_run/hosts_of_run.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -33,6 +35,13 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
 // A worker's program alone, before any data. With less than that for each, the machine would only
 // swap or kill.
 constexpr int64_t kWorkerBytes = 12 << 20;
+
+// Returns whether `host` is an address in numbers, perhaps with a scope.
+bool IsAddress(const std::string& host) {
+  in6_addr any = {};
+  return ::inet_pton(AF_INET, host.c_str(), &any) == 1 ||
+         ::inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &any) == 1;
+}
 
 }  // namespace
 
@@ -88,6 +97,13 @@ bool IsThisHost(const std::string& host, const Resolver& resolve) {
     return std::ranges::any_of(
         own, [&](const InterfaceAddress& each) { return each.address == address; });
   });
+}
+
+bool NeedsNoEntering(const std::string& host, const Resolver& resolve) {
+  if (absl::StrContains(host, '@')) return false;  // as another user
+  const bool may_be = IsAddress(host) || host.substr(0, host.find('.')) == HostName();
+  const Resolver nobody = [](const std::string&) { return std::vector<std::string>(); };
+  return IsThisHost(host, may_be ? resolve : nobody);
 }
 
 bool IsEndpointHere(const std::string& endpoint) {

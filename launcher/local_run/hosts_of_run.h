@@ -32,6 +32,11 @@ std::vector<std::string> AddressesOfHost(const std::string& host);
 // Returns whether `host`, a name or an address, is this one: it is called so, or has an address of
 // it. Blocks as `resolve`.
 bool IsThisHost(const std::string& host, const Resolver& resolve = AddressesOfHost);
+// Returns whether `host`, of a list of hosts that are to be entered, is not: it is this one.
+// `resolve` is asked for addresses, and for names of which the first label is this host's short
+// name: what others lead to is the entering program's to know (ssh has aliases). Blocks as
+// `resolve`.
+bool NeedsNoEntering(const std::string& host, const Resolver& resolve = AddressesOfHost);
 // Returns whether the host of HOST:PORT is this one. Blocks as IsThisHost.
 bool IsEndpointHere(const std::string& endpoint);
 

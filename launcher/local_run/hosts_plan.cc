@@ -217,8 +217,7 @@ absl::StatusOr<std::vector<RemoteHosts::Part>> PartsOf(const HostsPlan& plan, co
     order.set_slots(SlotsOn(host, spec));
     RemoteHosts::Part part;
     part.host = host.host;
-    // As another user it is entered.
-    if (!absl::StrContains(host.host, '@') && IsThisHost(host.host)) {
+    if (NeedsNoEntering(host.host)) {
       part.argv = {"/bin/sh", "-c", command};
     } else {
       part.argv = plan.enter;

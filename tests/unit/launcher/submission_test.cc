@@ -23,6 +23,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 SubmitJobRequest Element(JobArgs args, int index) {
@@ -198,6 +199,32 @@ TEST(IsThisHostTest, ItsOwnNamesNeedNoResolver) {
     EXPECT_TRUE(IsThisHost(name, nobody)) << name;
   }
   EXPECT_FALSE(IsThisHost("node7.cluster.example", nobody));
+}
+
+// An alias of ssh is no name of the resolver's, which may not even answer.
+TEST(NeedsNoEnteringTest, OnlyWhatMayBeThisHostIsResolved) {
+  std::vector<std::string> asked;
+  std::string address = "127.0.1.1";
+  const Resolver resolve = [&](const std::string& host) {
+    asked.push_back(host);
+    return std::vector<std::string>{address};
+  };
+  for (const std::string& entered : {std::string("alias"), std::string("node7.cluster.example"),
+                                     "ann@" + HostName(), "x" + HostName() + ".example"}) {
+    EXPECT_FALSE(NeedsNoEntering(entered, resolve)) << entered;
+  }
+  for (const std::string& own : {std::string("localhost"), HostName()}) {
+    EXPECT_TRUE(NeedsNoEntering(own, resolve)) << own;
+  }
+  EXPECT_THAT(asked, IsEmpty());
+  const std::string full = HostName() + ".cluster.example";
+  EXPECT_TRUE(NeedsNoEntering(full, resolve));
+  EXPECT_THAT(asked, ElementsAre(full));
+  address = "192.0.2.7";
+  EXPECT_FALSE(NeedsNoEntering(full, resolve)) << "another one of this name";
+  EXPECT_FALSE(NeedsNoEntering("192.0.2.7"));
+  EXPECT_TRUE(NeedsNoEntering("127.0.0.1"));
+  EXPECT_TRUE(NeedsNoEntering("::1"));
 }
 
 TEST(IsThisHostTest, AnAddressIsResolvedToItself) {
