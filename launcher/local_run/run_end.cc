@@ -69,13 +69,16 @@ std::string ResultText(const JobStatus& status, const RunRecord& record) {
 BroughtModel BringModel(coordinator::FilesClient* files, const JobStatus& ended,
                         const std::string& run_dir, const std::function<bool()>& go_on) {
   const JobResult& result = ended.result();
-  if (ended.state() != SUCCEEDED || result.model_path().empty() ||
-      IsModel(result.model_path(), result.model_sha256(), go_on)) {
+  if (ended.state() != SUCCEEDED || result.model_path().empty()) return {};
+  // What lies where the job says is not missed because it was not compared.
+  if (LookForModel(result.model_path(), result.model_sha256(), go_on) != ModelFound::kNotHere) {
     return {};
   }
   FetchWish wish{.job = ended.job_id(), .model = true};
   wish.run_folder = run_dir;
   wish.model_sha256 = result.model_sha256();
+  wish.another_model = result.model_path();
+  wish.go_on = go_on;
   const absl::StatusOr<FetchedFiles> fetched =
       go_on() ? FetchFiles(files, wish) : absl::CancelledError("interrupted");
   if (fetched.ok() && fetched->missing.empty()) {

@@ -45,8 +45,11 @@ bool IsTheRuns(const fs::path& folder) {
   return fs::exists(folder / "job.yaml", error) && !fs::exists(folder / kMark, error);
 }
 
-bool HasModel(const fs::path& folder, const std::string& sha256) {
-  return IsModel(folder / "model" / "model.safetensors", sha256, nullptr);
+ModelFound LookForModelIn(const fs::path& folder, const FetchWish& wish) {
+  const fs::path file = folder / "model" / "model.safetensors";
+  std::error_code error;
+  if (fs::equivalent(file, wish.another_model, error)) return ModelFound::kNotHere;
+  return LookForModel(file, wish.model_sha256, wish.go_on);
 }
 
 // The weights beside a model that did not come with it are another run's.
@@ -167,18 +170,19 @@ void DropEqual(const fs::path& folder, const fs::path& earlier,
 
 }  // namespace
 
-bool IsModel(const std::string& file, const std::string& sha256,
-             const std::function<bool()>& go_on) {
-  if (::access(file.c_str(), F_OK) != 0) return false;
+ModelFound LookForModel(const std::string& file, const std::string& sha256,
+                        const std::function<bool()>& go_on) {
+  if (::access(file.c_str(), F_OK) != 0) return ModelFound::kNotHere;
   std::ifstream in(file, std::ios::binary);
-  if (!in || sha256.empty()) return true;
+  if (!in || sha256.empty()) return ModelFound::kHere;
   Sha256 hash;
   std::vector<char> buffer(256 << 10);
-  while (in && (go_on == nullptr || go_on())) {
+  while (in) {
+    if (go_on != nullptr && !go_on()) return ModelFound::kNotCompared;
     in.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
     hash.Update(buffer.data(), static_cast<size_t>(in.gcount()));
   }
-  return in.eof() && hash.FinishHex() == sha256;
+  return in.eof() && hash.FinishHex() == sha256 ? ModelFound::kHere : ModelFound::kNotHere;
 }
 
 std::string FetchCommand(const JobStatus& status, const std::string& flags) {
@@ -217,8 +221,14 @@ absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const 
         absl::StrCat(wish.to, " has a job.yaml that no fetch has put there: name another folder"));
   }
   // Each host has the files of its own ranks there, where disks are not shared.
-  const bool lacks_model = is_the_runs && any_model && (wish.model || wish.all) &&
-                           !HasModel(fetched.folder, wish.model_sha256);
+  bool lacks_model = false;
+  if (is_the_runs && any_model && (wish.model || wish.all)) {
+    const ModelFound model = LookForModelIn(fetched.folder, wish);
+    if (model == ModelFound::kNotCompared) {
+      return absl::CancelledError("interrupted while the model that is there was looked at");
+    }
+    lacks_model = model == ModelFound::kNotHere;
+  }
   if (is_the_runs && !lacks_model) {
     fetched.was_here = true;
     return fetched;

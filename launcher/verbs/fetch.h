@@ -25,6 +25,10 @@ struct FetchWish {
   std::string run_folder = {};
   // Of the job's model: what another run has left in the run's folder is none. Empty: any is.
   std::string model_sha256 = {};
+  // A file that is known to be another model, and not read again. Empty: none is.
+  std::string another_model = {};
+  // As in LookForModel.
+  std::function<bool()> go_on = {};
 };
 
 struct FetchedFiles {
@@ -43,14 +47,17 @@ struct FetchedFiles {
 // One line of JSON, as docs/json_output.md says.
 std::string FetchJson(const FetchedFiles& fetched);
 
+enum class ModelFound { kHere, kNotHere, kNotCompared };
+
 // Returns whether `file` is there and has this sha256 (empty: whatever it has), as the result of a
 // job says of its model; one that may not be read is taken for it. `go_on`, which may be null, is
-// asked between pieces: false ends it, as another file. Blocks for the disk.
-bool IsModel(const std::string& file, const std::string& sha256,
-             const std::function<bool()>& go_on);
+// asked between pieces: false ends it, and whether a file that is there is the model is not known.
+// Blocks for the disk.
+ModelFound LookForModel(const std::string& file, const std::string& sha256,
+                        const std::function<bool()>& go_on);
 
 // Blocks. Errors: NotFound (the job; it has no such files); Unavailable (nothing could be fetched,
-// with why); Cancelled by the client's Stop; those of writing.
+// with why); Cancelled by the client's Stop, or by `go_on`; those of writing.
 absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const FetchWish& wish);
 
 // Returns the command that brings the files of a submitted job's run here, "launcher fetch JOB";

@@ -49,12 +49,16 @@ absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
 int BringModel(const SubmitArgs& args, coordinator::FilesClient* client,
                const std::atomic<bool>& stopped, const JobStatus& ended, int code) {
   const JobResult& result = ended.result();
-  if (ended.state() != SUCCEEDED || result.model_path().empty() ||
-      IsModel(result.model_path(), result.model_sha256(), [&stopped] { return !stopped; })) {
-    return code;
-  }
+  if (ended.state() != SUCCEEDED || result.model_path().empty()) return code;
   FetchWish wish{.job = ended.job_id(), .model = true};
   wish.model_sha256 = result.model_sha256();
+  wish.another_model = result.model_path();
+  wish.go_on = [&stopped] { return !stopped; };
+  // What lies where the job says is not missed because it was not compared.
+  if (LookForModel(result.model_path(), result.model_sha256(), wish.go_on) !=
+      ModelFound::kNotHere) {
+    return code;
+  }
   const absl::StatusOr<FetchedFiles> fetched = stopped ? Interrupted() : FetchFiles(client, wish);
   if (fetched.ok() && fetched->missing.empty()) {
     if (!args.common.quiet) {

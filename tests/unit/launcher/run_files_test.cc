@@ -17,9 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "common/sha256.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/agent/file_sender.h"
+#include "launcher/local_run/run_end.h"
 #include "launcher/verbs/fetch.h"
 #include "launcher/verbs/file_receiver.h"
 
@@ -238,6 +240,96 @@ TEST_F(RunFilesTest, AFetchCountsWhatItHasWritten) {
   EXPECT_EQ(files, 3) << "two logs, and what an earlier worker has left";
   EXPECT_EQ(fetched->files, files);
   EXPECT_EQ(fetched->bytes, bytes);
+}
+
+// One node has the model of job j, which is "new".
+class OneModel : public coordinator::FilesClient {
+ public:
+  absl::StatusOr<FindFilesResponse> FindFiles(const FindFilesRequest&, absl::Duration) override {
+    ++asked;
+    FindFilesResponse found;
+    found.set_job_id("j");
+    found.set_run_dir("runs/j");
+    FileNode* const node = found.add_nodes();
+    node->set_node_id("a");
+    node->set_has_model(true);
+    return found;
+  }
+  absl::Status Fetch(const FetchRequest&,
+                     std::function<absl::Status(const FilePiece&)> on_piece) override {
+    FilePiece piece;
+    piece.set_name("model/model.safetensors");
+    piece.set_data("new");
+    piece.set_size(3);
+    piece.set_digest(PieceDigest(piece.name(), piece.data()));
+    return on_piece(piece);
+  }
+  void Stop() override {}
+  int asked = 0;
+};
+
+class ModelTest : public RunFilesTest {
+ protected:
+  // Returns the end of a job whose model, as it says, has the bytes of `text`.
+  JobStatus Ended(const std::string& text) const {
+    JobStatus ended;
+    ended.set_job_id("j");
+    ended.set_state(SUCCEEDED);
+    ended.mutable_result()->set_model_path(model_);
+    Sha256 hash;
+    hash.Update(text.data(), text.size());
+    ended.mutable_result()->set_model_sha256(hash.FinishHex());
+    return ended;
+  }
+  const std::string model_ = run() + "/model/model.safetensors";
+  OneModel client_;
+};
+
+TEST_F(ModelTest, WhatIsNotComparedIsNotKnown) {
+  const auto stopped = [] { return false; };
+  const std::string sha256 = Ended("new").result().model_sha256();
+  EXPECT_EQ(LookForModel(model_, sha256, nullptr), ModelFound::kNotHere);
+  EXPECT_EQ(LookForModel(model_, sha256, stopped), ModelFound::kNotCompared);
+  EXPECT_EQ(LookForModel(model_, "", stopped), ModelFound::kHere) << "nothing to compare";
+  EXPECT_EQ(LookForModel(run() + "/none", sha256, stopped), ModelFound::kNotHere);
+  Write("model/model.safetensors", "new");
+  EXPECT_EQ(LookForModel(model_, sha256, nullptr), ModelFound::kHere);
+  int pieces = 0;
+  Write("model/model.safetensors", std::string(4 << 20, 'm'));
+  EXPECT_EQ(LookForModel(model_, sha256, [&] { return ++pieces < 3; }), ModelFound::kNotCompared);
+}
+
+TEST_F(ModelTest, OneThatASignalKeptFromBeingComparedIsNotMissed) {
+  const BroughtModel brought = BringModel(&client_, Ended("new"), run(), [] { return false; });
+  EXPECT_EQ(brought.said, "");
+  EXPECT_FALSE(brought.interrupted);
+  EXPECT_EQ(client_.asked, 0);
+  fs::remove(model_);
+  EXPECT_TRUE(BringModel(&client_, Ended("new"), run(), [] { return false; }).interrupted);
+}
+
+TEST_F(ModelTest, ThatOfAnotherRunIsReadOnce) {
+  int pieces = 0;
+  const BroughtModel brought =
+      BringModel(&client_, Ended("new"), run(), [&] { return ++pieces > 0; });
+  EXPECT_THAT(brought.said, HasSubstr("the model is in"));
+  const int read = pieces - 1;  // asked once more before it is fetched
+  pieces = 0;
+  Write("model/model.safetensors", std::string(5 * kPieceBytes / 2, 'm'));
+  EXPECT_EQ(
+      LookForModel(model_, Ended("new").result().model_sha256(), [&] { return ++pieces > 0; }),
+      ModelFound::kNotHere);
+  EXPECT_EQ(read, pieces);
+}
+
+// Nothing else would end it: the client's Stop does not.
+TEST_F(ModelTest, LookingAtAnotherFileInTheRunsFolderEnds) {
+  JobStatus ended = Ended("new");
+  ended.mutable_result()->set_model_path(run() + "/none");
+  int asked = 0;
+  const BroughtModel brought = BringModel(&client_, ended, run(), [&] { return ++asked < 2; });
+  EXPECT_TRUE(brought.interrupted) << brought.said;
+  EXPECT_EQ(client_.asked, 1);
 }
 
 TEST(FileSenderTest, OneThatEndsSaysWhoseFilesDoNotCome) {
