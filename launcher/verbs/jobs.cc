@@ -83,11 +83,11 @@ int FollowSubmitted(const SubmitArgs& args, const coordinator::ClientOptions& co
   Renderer renderer(options, std::make_unique<StandardStreams>(), Clock::Real());
   renderer.SetTee(tee);
   const auto files = coordinator::FilesClient::Create(coordinator);
-  std::atomic<bool> stopped{false};
-  // Also while something is shown, since nobody may read it, and for what comes after that. With
-  // the second one it is a disk that does not answer which is waited for.
+  std::atomic<bool> stopped{false}, shown{false};
+  // Also while something is shown, since nobody may read it, and for what comes after that. When
+  // all is shown it is a disk that does not answer which is waited for.
   StopSignals signals([&](int count) {
-    if (count > 1) ::_exit(kExitInterrupted);
+    if (count > 1 && shown) ::_exit(kExitInterrupted);
     stopped = true;
     client->StopFollowing();
     files->Stop();
@@ -100,6 +100,7 @@ int FollowSubmitted(const SubmitArgs& args, const coordinator::ClientOptions& co
                             ? ResultJson(*ended)
                             : ResultSummary(*ended, FetchCommand(*ended, args.coordinator.flags)),
                         ExitCodeOfJob(*ended));
+    shown = true;
     return BringModel(args, files.get(), stopped, *ended, code);
   }
   renderer.Finish("", kExitOk);
@@ -111,7 +112,9 @@ int FollowSubmitted(const SubmitArgs& args, const coordinator::ClientOptions& co
   } else {
     renderer.Error(std::string(ended.status().message()));
   }
-  return renderer.Finish("", ExitCodeOf(ended.status()));
+  const int code = renderer.Finish("", ExitCodeOf(ended.status()));
+  shown = true;
+  return code;
 }
 
 // Says so when no node is there that could take the job. That the coordinator does not answer this

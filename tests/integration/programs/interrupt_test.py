@@ -172,23 +172,48 @@ class Interrupt(Pipes):
         self.assertNotIn("killing", err)
         self.assert_nothing_left()
 
+    def interrupt_at_the_end(self, folder):
+        """Interrupts a first host that knows of its job's success: (exit code, stdout, stderr); None: it ended before."""
+        os.mkdir(folder)
+        token = {"LOCKSTEP_TOKEN": "a-token-for-this-test-alone"}
+        line = ["--nnodes=2", "--nproc-per-node=1", f"--rdzv-endpoint=127.0.0.1:{harness.free_port()}"]
+        wait = os.path.join(self.dir, "wait.py")
+        start = lambda host, *more: self.start("launcher", *line, *more, wait, cwd=folder, env=dict(token, HOST=host))
+        guests = {name: start(name, "--node-rank=1", f"--log-dir={name}") for name in ("one", "two")}
+        head = start("head", "-o", "json")
+        runs = lambda name: os.path.exists(os.path.join(folder, "on-" + name))
+        wait_until(lambda: runs("head"), 60, "the first host has a rank")
+        (spare,) = wait_until(lambda: (left := [guest for name, guest in guests.items() if not runs(name)])
+                              and len(left) == 1 and left, 60, "a guest has a rank")
+        spare.send_signal(signal.SIGSTOP)  # the first host waits for it to leave, for a moment
+
+        def looks():
+            """How often its main thread has waited for something: when the job has ended it looks again and again who has left."""
+            with open(f"/proc/{head.pid}/status", encoding="utf-8") as status:
+                return next(int(line.split()[1]) for line in status if line.startswith("voluntary_ctxt_switches"))
+        with open(os.path.join(folder, "leave"), "w", encoding="utf-8"):
+            pass
+        wait_until(lambda: not self.processes("worker"), 30, "the job ends")
+        before = looks()
+        wait_until(lambda: head.poll() is not None or looks() >= before + 30, 30, "the first host hears of it")
+        head.send_signal(signal.SIGINT)
+        ended = head.returncode is not None  # looked at once more before a signal is sent
+        result = self.finish(head)
+        spare.kill()
+        for guest in guests.values():
+            self.finish(guest)
+        return None if ended else result
+
     def test_one_that_comes_when_the_job_has_succeeded_changes_nothing(self):
         self.write("wait.py", "import os, time\nopen('on-' + os.environ['HOST'], 'w').close()\n"
                               "while not os.path.exists('leave'): time.sleep(0.02)\n")
-        line = ["--nnodes=2", "--nproc-per-node=1", f"--rdzv-endpoint=127.0.0.1:{harness.free_port()}"]
-        token = {"LOCKSTEP_TOKEN": "a-token-for-this-test-alone"}
-        guests = {name: self.start("launcher", *line, "--node-rank=1", f"--log-dir={name}", "wait.py",
-                                   env=dict(token, HOST=name)) for name in ("one", "two")}
-        head = self.start("launcher", *line, "-o", "json", "wait.py", env=dict(token, HOST="head"))
-        self.there("on-head")
-        (spare,) = wait_until(lambda: (left := [guest for name, guest in guests.items() if not os.path.exists(
-            os.path.join(self.dir, "on-" + name))]) and len(left) == 1 and left, 60, "a guest has a rank")
-        spare.send_signal(signal.SIGSTOP)  # the first host waits for it to leave, for a moment
-        self.write("leave", "")
-        wait_until(lambda: not self.processes("worker"), 30, "the job ends")
-        time.sleep(0.5)  # it is heard of
-        head.send_signal(signal.SIGINT)
-        code, out, err = self.finish(head)
+        for number in range(5):
+            interrupted = self.interrupt_at_the_end(os.path.join(self.dir, f"try{number}"))
+            if interrupted is not None:
+                break
+        else:
+            self.fail("the first host never waited for the guest that did not leave")
+        code, out, err = interrupted
         self.assertEqual(code, 0, err)
         result = json.loads(out.strip().splitlines()[-1])
         self.assertEqual((result["state"], result["exit_code"]), ("SUCCEEDED", 0))
@@ -294,6 +319,18 @@ class SubmitAndFollow(nodes.Nodes, Pipes):
         self.assertEqual(child.returncode, 130, err)
         self.assertIn("no longer following; the job goes on", err)
         self.assertTrue(self.processes("python3"))
+
+    def test_a_second_one_does_not_keep_it_from_saying_that_the_job_goes_on(self):
+        self.write("talk.py", TALK)
+        self.join("a", 1)
+        path = self.write("job.yaml", "run: python3 talk.py\n")
+        child = self.start("launcher", "submit", f"--coordinator={self.address}", path)
+        self.await_full(child.stdout)
+        child.send_signal(signal.SIGINT)
+        harness.signal_again(child)  # while it is seen that nobody reads what was shown
+        code, _, err = self.finish(child)
+        self.assertEqual(code, 130, err)
+        self.assertIn("no longer following; the job goes on", err)
 
     def test_nobody_reads_the_end(self):
         self.write("many.py", "for i in range(10_000): print('line %d of many' % i)\n")
