@@ -50,9 +50,9 @@ absl::StatusOr<RevokeTokenResponse> RevokeToken(const ClientOptions& options,
                                                 absl::Duration timeout) {
   absl::StatusOr<RevokeTokenResponse> revoked =
       Call(options, &Access::Stub::RevokeToken, request, timeout);
-  // A try that nobody answered may have revoked it.
   if (absl::IsNotFound(revoked.status()) && IsUnanswered(revoked.status())) {
-    return RevokeTokenResponse();
+    return Annotate(revoked.status(),
+                    "the call broke off, and may have revoked the token; made again");
   }
   return revoked;
 }

@@ -22,7 +22,8 @@ absl::StatusOr<CreateTokenResponse> CreateToken(const ClientOptions& options,
                                                 const CreateTokenRequest& request,
                                                 absl::Duration timeout);
 absl::StatusOr<ListTokensResponse> ListTokens(const ClientOptions& options, absl::Duration timeout);
-// One that was revoked before it was answered, and is not there when it is asked again, is revoked.
+// NotFound of one that is not there when it is asked again says that this call may have revoked it,
+// and is marked (IsUnanswered): nobody can tell it from one that never was.
 absl::StatusOr<RevokeTokenResponse> RevokeToken(const ClientOptions& options,
                                                 const RevokeTokenRequest& request,
                                                 absl::Duration timeout);

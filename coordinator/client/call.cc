@@ -69,6 +69,7 @@ absl::Status CallUntilAnswered(const ClientOptions& options, Route& route, absl:
   grpc::Status status;
   std::string refusal;  // the coordinator's own
   bool unanswered = false;
+  bool broke_off = false;  // and is not made again
   for (int attempt = 0; attempt == 0 || clock->Now() < deadline; ++attempt) {
     const Route::Way way = route.Now();
     const absl::Duration left = deadline - clock->Now();
@@ -93,9 +94,10 @@ absl::Status CallUntilAnswered(const ClientOptions& options, Route& route, absl:
       if (attempt > 0 && IsAlreadySo(FromGrpc(status))) return absl::OkStatus();
       break;
     }
-    if (rules.once && unanswered) break;
+    broke_off = rules.once && unanswered;
+    if (broke_off) break;
     if (refused) {
-      refusal = absl::StrCat(": ", status.error_message());
+      refusal = status.error_message();
     } else if ((attempt == 0 || !late) && connections.AllAreWrong(way, late, left)) {
       return connections.wrong();
     }
@@ -106,9 +108,12 @@ absl::Status CallUntilAnswered(const ClientOptions& options, Route& route, absl:
   }
   if (NobodyServed(status) || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     if (!connections.wrong().ok() && !unanswered && refusal.empty()) return connections.wrong();
-    absl::Status nobody =
-        absl::UnavailableError(absl::StrCat("no coordinator answers at ", options.address,
-                                            " within ", absl::FormatDuration(timeout), refusal));
+    std::string said =
+        absl::StrCat(refusal.empty() ? "no coordinator answers at "
+                                     : absl::StrCat(refusal, "; no other answer came from "),
+                     options.address);
+    if (!broke_off) absl::StrAppend(&said, " within ", absl::FormatDuration(timeout));
+    absl::Status nobody = absl::UnavailableError(said);
     if (unanswered) Mark(nobody);
     return nobody;
   }

@@ -159,6 +159,18 @@ TEST_F(RepeatedCallTest, AJobThatMayHaveBeenAcceptedIsKnown) {
   EXPECT_FALSE(IsUnanswered(submit()));
 }
 
+TEST_F(RepeatedCallTest, WhatTheCoordinatorSaysItselfComesFirst) {
+  const auto undrain = [this](absl::string_view why) {
+    coordinator_.answers.assign(1000, absl::UnavailableError(why));
+    return Client::Create(options_)->UndrainNode(UndrainNodeRequest(), absl::Milliseconds(300));
+  };
+  EXPECT_EQ(undrain("Socket closed").status().message(),
+            absl::StrCat("no coordinator answers at ", options_.address, " within 300ms"));
+  EXPECT_EQ(undrain("the coordinator is starting").status().message(),
+            absl::StrCat("the coordinator is starting; no other answer came from ",
+                         options_.address, " within 300ms"));
+}
+
 // What the next coordinator has against it says nothing of the one that ended.
 TEST_F(RepeatedCallTest, ARefusalAfterATryThatBrokeOffDoesNotSayThatItWasNotAccepted) {
   const auto submit = [this](const std::vector<absl::Status>& answers) {
@@ -191,16 +203,23 @@ TEST_F(RepeatedCallTest, ATokenIsRevokedOnceAndMadeOnce) {
     access_.calls = 0;
   };
   const RevokeTokenRequest revoke;
+  // Nobody can tell a token that the first try has revoked from one that never was.
   script({broken, gone});
-  EXPECT_TRUE(RevokeToken(options_, revoke, absl::Seconds(30)).ok());
+  const absl::Status again = RevokeToken(options_, revoke, absl::Seconds(30)).status();
+  EXPECT_TRUE(absl::IsNotFound(again) && IsUnanswered(again)) << again;
+  EXPECT_EQ(again.message(),
+            "the call broke off, and may have revoked the token; made again: there is no token");
   script({gone});
-  EXPECT_TRUE(absl::IsNotFound(RevokeToken(options_, revoke, absl::Seconds(30)).status()));
+  const absl::Status none = RevokeToken(options_, revoke, absl::Seconds(30)).status();
+  EXPECT_TRUE(absl::IsNotFound(none) && !IsUnanswered(none)) << none;
+  EXPECT_EQ(none.message(), gone.message());
   // A refusal to serve is no try.
   script({absl::UnavailableError("the coordinator is starting"), absl::OkStatus()});
   EXPECT_TRUE(CreateToken(options_, CreateTokenRequest(), absl::Seconds(30)).ok());
   script({broken, absl::OkStatus()});
   const absl::Status made = CreateToken(options_, CreateTokenRequest(), absl::Seconds(30)).status();
   EXPECT_TRUE(absl::IsUnavailable(made) && IsUnanswered(made)) << made;
+  EXPECT_EQ(made.message(), absl::StrCat("no coordinator answers at ", options_.address));
   EXPECT_EQ(access_.calls, 1u);
 }
 
