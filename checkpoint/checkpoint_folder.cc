@@ -111,6 +111,7 @@ absl::Status RemoveLeft(Storage* storage, const std::string& path) {
 std::string CheckpointName(int64_t step) { return absl::StrFormat("step-%010d", step); }
 
 std::string BestName(int64_t step) { return absl::StrFormat("best-%010d.safetensors", step); }
+bool IsBestName(const std::string& name) { return StepOf(name, "best-", ".safetensors") >= 0; }
 
 std::string SavingName(int64_t step, const std::string& writer) {
   return absl::StrCat(kSavingPrefix, CheckpointName(step), "-", writer);

@@ -34,6 +34,8 @@ namespace lockstep::checkpoint {
 std::string CheckpointName(int64_t step);
 // "best-0000000450.safetensors".
 std::string BestName(int64_t step);
+// Returns whether `name` is one of these.
+bool IsBestName(const std::string& name);
 // Where `writer` (letters, digits, '.', '-') puts together the checkpoint after `step`.
 std::string SavingName(int64_t step, const std::string& writer);
 // The file beside the folder at `saving` that its writers hold, as they hold the folder for those

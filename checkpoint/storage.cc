@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -292,6 +293,15 @@ class DiskStorage : public Storage {
       if (placed) return absl::OkStatus();
     }
     return absl::CancelledError("somebody removes it");
+  }
+
+  absl::Status Unpoint(const std::string& link,
+                       const std::function<bool(const std::string&)>& is_own) override {
+    char target[PATH_MAX];
+    const ssize_t n = ::readlink(link.c_str(), target, sizeof(target));
+    if (n < 0) return errno == ENOENT || errno == EINVAL ? absl::OkStatus() : Failed("read", link);
+    if (!is_own(std::string(target, static_cast<size_t>(n)))) return absl::OkStatus();
+    return RemoveOne(link, 0);
   }
 
   absl::StatusOr<std::unique_ptr<Hold>> TakeHold(const std::string& path, bool exclusive) override {

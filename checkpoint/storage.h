@@ -85,6 +85,10 @@ class Storage {
                             const std::function<bool()>& go_on) = 0;
   // A symbolic link to `target`, which replaces what had its name.
   virtual absl::Status Point(const std::string& link, const std::string& target) = 0;
+  // Removes what Point made at `link`, if `is_own` takes its target for such. All else stays, and
+  // nothing there is fine.
+  virtual absl::Status Unpoint(const std::string& link,
+                               const std::function<bool(const std::string& target)>& is_own) = 0;
   // Any number of shared holds, or one exclusive. Null: somebody else holds what is at `path`. Does
   // not block. Over NFS a folder's holds are those of its host alone, or cannot be exclusive.
   // Errors: NotFound also when somebody removed or replaced it meanwhile; Unimplemented where what

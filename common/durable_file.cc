@@ -2,6 +2,7 @@
 #include "common/durable_file.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,6 +22,8 @@
 namespace lockstep {
 namespace {
 
+constexpr size_t kRandomBytes = 8;  // of a temporary name
+
 std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
@@ -31,12 +34,15 @@ std::string FolderOf(const std::string& path) {
 std::string TemporaryBase(const std::string& path) {
   const size_t slash = path.rfind('/');
   const size_t base = slash == std::string::npos ? 0 : slash + 1;
-  return absl::StrCat(path.substr(0, base), kTemporaryPrefix, path.substr(base), "-");
+  // Of a long one the beginning.
+  constexpr size_t kMost =
+      NAME_MAX - std::string_view(kTemporaryPrefix).size() - 1 - 2 * kRandomBytes;
+  return absl::StrCat(path.substr(0, base), kTemporaryPrefix, path.substr(base, kMost), "-");
 }
 
 // One that no other writer uses.
 std::string TemporaryName(const std::string& path) {
-  return absl::StrCat(TemporaryBase(path), RandomHex(8));
+  return absl::StrCat(TemporaryBase(path), RandomHex(kRandomBytes));
 }
 
 absl::Status NoFreeName(const std::string& path) {

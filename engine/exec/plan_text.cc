@@ -44,9 +44,11 @@ std::string CompiledPlan::MakeHash() const {
                                          spec_.ema_decay));
   if (scales_loss()) {
     const LossScaleSpec& scale = spec_.loss_scale;
-    absl::StrAppend(&text, absl::StrFormat("%a %a %a %d\n", scale.init, scale.growth, scale.backoff,
-                                           scale.interval));
+    absl::StrAppend(&text, absl::StrFormat("%a %a %a %d least 1\n", scale.init, scale.growth,
+                                           scale.backoff, scale.interval));
   }
+  // The second way of rounding weights to fp16.
+  if (precision_.pure && precision_.type == DType::kF16) absl::StrAppend(&text, "stochastic 2\n");
   absl::StrAppend(&text, spec_.precision, " ", spec_.seed, " ", spec_.accumulate, " ", spec_.shards,
                   "\n");
   return absl::StrFormat("%016x%016x", SiteKey(1, text), SiteKey(2, text));

@@ -254,7 +254,8 @@ absl::Status CheckpointJob::PointToNewest(const checkpoint::Manifest& manifest) 
   if (manifest.best_step > 0) {
     pointed.Update(PointToBest(manifest));
   } else if (settings_.alone != nullptr && settings_.alone()) {
-    pointed.Update(settings_.storage->Remove(settings_.folder + "/best"));  // an earlier run's
+    const std::string link = settings_.folder + "/best";  // an earlier run's
+    pointed.Update(settings_.storage->Unpoint(link, checkpoint::IsBestName));
   }
   return pointed;
 }
@@ -278,7 +279,7 @@ absl::Status CheckpointJob::PointToBest(const checkpoint::Manifest& manifest) {
     case checkpoint::FileMatch::kSame:
       return settings_.storage->Point(link, checkpoint::BestName(manifest.best_step));
     case checkpoint::FileMatch::kOther:
-      return settings_.storage->Remove(link);
+      return settings_.storage->Unpoint(link, checkpoint::IsBestName);
     case checkpoint::FileMatch::kUnknown:
       break;
   }

@@ -111,6 +111,11 @@ class RecordingStorage : public Storage {
     absl::Status s = Note("remove", path);
     return s.ok() ? Disk()->Remove(path) : s;
   }
+  absl::Status Unpoint(const std::string& link,
+                       const std::function<bool(const std::string&)>& is_own) override {
+    absl::Status s = Note("remove", link);
+    return s.ok() ? Disk()->Unpoint(link, is_own) : s;
+  }
   absl::Status Link(const std::string& from, const std::string& to,
                     const std::function<bool()>& go_on) override {
     absl::Status s = Note("link", to);

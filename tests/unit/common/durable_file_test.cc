@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <limits.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -97,6 +98,16 @@ TEST_F(DurableFileTest, WhereAFileNeedsANameWhatTheDeadLeftGoes) {
   tmpfile_error = 0;
   EXPECT_EQ(Read(path), "text");
   EXPECT_EQ(Entries(), 2);
+}
+
+TEST_F(DurableFileTest, ANameMayBeAsLongAsNamesCanBe) {
+  const std::string path = folder_ + "/" + std::string(NAME_MAX, 'a');
+  auto file = DurableFile::Create(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_TRUE(file->Append("whole").ok());
+  const absl::Status done = file->Commit();
+  ASSERT_TRUE(done.ok()) << done;
+  EXPECT_EQ(Read(path), "whole");
 }
 
 TEST_F(DurableFileTest, MakesFoldersAndRefusesOthersNames) {

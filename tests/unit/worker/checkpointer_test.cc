@@ -86,6 +86,27 @@ TEST_F(CheckpointerTest, TheLinkToTheBestWeightsNamesThemOrIsNotThere) {
   EXPECT_EQ(link(), "");
 }
 
+TEST_F(CheckpointerTest, WhatSomebodyElsePutInThePlaceOfTheLinkStays) {
+  Job job(folder_, 1);
+  job.Enter();
+  fs::create_directories(folder_ + "/best");
+  std::ofstream(folder_ + "/best/notes.txt") << "kept";
+  const auto save = [&](int64_t best_step) {
+    job.Step();
+    job.decided().best_step = best_step;
+    job.decided().best_sha256 = checkpoint::Sha256Hex("weights");  // which are not there
+    job.Complete();
+  };
+  save(0);
+  EXPECT_TRUE(fs::exists(folder_ + "/best/notes.txt"));
+  save(1);
+  EXPECT_TRUE(fs::exists(folder_ + "/best/notes.txt"));
+  fs::remove_all(folder_ + "/best");
+  fs::create_symlink(checkpoint::CheckpointName(1), folder_ + "/best");
+  save(0);
+  EXPECT_EQ(fs::read_symlink(folder_ + "/best"), checkpoint::CheckpointName(1));
+}
+
 // Also for who dies over removing the old ones: with keep: 1 they are what the links named.
 TEST_F(CheckpointerTest, TheLinksNameTheNewestThoughAnOldOneCannotBeRemoved) {
   Job job(folder_, 1, "run", "", /*keep=*/1);
