@@ -6,7 +6,7 @@ Both sides make tokens after one, each the likeliest, with random weights: one a
 turn. Ours is what 128 more tokens than 16 take, so that loading and the packing of weights, which the first token
 waits for, are left out; the peer makes 4 tokens before its clock runs for 128. With one thread the speeds by processor
 time in user mode are told too, which other processes disturb less. Then the seconds from a prompt of 512 tokens to the
-first token after it (ours without the packing of weights: less those after a prompt of one). The peer is
+first token after it (ours without the packing of weights: less those after a prompt of one, and a token's). The peer is
 transformers' GPT2LMHeadModel.generate with its default cache, in an environment of its own: ./dev bench setup, and
 build/bench-venv/bin/pip install transformers.
 Afterwards bench_few_rows measures the products of a token against the reading of as many bytes.
@@ -57,7 +57,8 @@ def ours(model, threads):
     """Tokens/s of the clock and of processor time, and the seconds that a prompt takes."""
     took = [generate(model, threads, 1, tokens) for tokens in (FEW, MORE)]
     rates = [(MORE - FEW) / (more - few) for few, more in zip(*took)]
-    return [*rates, generate(model, threads, PROMPT, 1)[0] - generate(model, threads, 1, 1)[0]]
+    prompt = generate(model, threads, PROMPT, 1)[0] - generate(model, threads, 1, 1)[0] + 1 / rates[0]
+    return [*rates, prompt]
 
 
 def peer(precision, threads):

@@ -176,10 +176,16 @@ class Results:
         self.path, self.rows = path, []
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
-                rows = [json.loads(line) for line in file if line.strip()]
+                lines = file.readlines()
+            torn = lines and not lines[-1].endswith("\n")
+            rows = [json.loads(line) for line in (lines[:-1] if torn else lines) if line.strip()]
             self.rows = list({(row["case"], row["side"]): row for row in rows}.values())
-        if retry:
-            self.rows = [row for row in self.rows if "error" not in row]
+            if retry:
+                self.rows = [row for row in self.rows if "error" not in row]
+            if retry or torn:  # from the file, too: who goes on after this one is cut off makes none a third time
+                with open(path + ".new", "w", encoding="utf-8") as file:
+                    file.writelines(json.dumps(row) + "\n" for row in self.rows)
+                os.replace(path + ".new", path)
 
     def find(self, case, side):
         for row in self.rows:

@@ -329,9 +329,12 @@ class Runner:
         if self.stopped or left < 1:
             self.add(check, "cut", reason="not begun")
             return
+        # A benchmark that was cut off while it repeated what had failed goes on behind that.
+        fresh = self.rows.get(check.name, {}).get("state") not in WRONG
+        command = [word for word in check.command if not (fresh and word == "--retry")]
         with open(check.log(self.out), "wb") as log:
             try:
-                check.process = subprocess.Popen(check.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                check.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                                                  env=self.env, start_new_session=True, preexec_fn=at_start)
             except OSError as error:
                 self.add(check, "failed", reason=str(error))

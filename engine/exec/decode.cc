@@ -22,8 +22,9 @@ constexpr size_t kAlign = 64;
 constexpr const char* kKept = "kept.";
 // Positions that the prefill program takes at once: as many rows share the reading of the weights.
 constexpr int64_t kPrefillRows = 64;
-// Fewer tokens than these are decoded one by one.
-constexpr size_t kFewestPrefilled = 8;
+// Fewer tokens than these are decoded one by one: a block takes the time of several, and more where
+// the weights that are packed for single tokens give way to it and are packed again.
+constexpr size_t kFewestPrefilled = 8, kFewestWhilePacked = 24;
 
 size_t KeptBytes(const Shape& shape) {
   return (static_cast<size_t>(Elements(shape)) * sizeof(float) + kAlign - 1) / kAlign * kAlign;
@@ -175,7 +176,7 @@ absl::Status PlanExecutor::Prefill(absl::Span<const int32_t> tokens, int64_t pos
   const void* const fields[] = {block.data(), positions.data()};
   RunContext context = DecodeContext();
   BindFields(fields, &context);
-  while (tokens.size() >= kFewestPrefilled) {
+  while (tokens.size() >= (constants_.has_value() ? kFewestWhilePacked : kFewestPrefilled)) {
     const size_t count = std::min(tokens.size(), rows);
     for (size_t row = 0; row < rows; ++row) {
       const size_t of = std::min(row, count - 1);  // rows left over do the last one again

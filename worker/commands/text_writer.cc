@@ -40,6 +40,7 @@ Logits TextWriter::Append(int32_t token) {
 
 Logits TextWriter::Restart(absl::Span<const int32_t> tokens) {
   const auto before = tokens.subspan(0, tokens.size() - 1);
+  kept_.clear();
   LS_RETURN_IF_ERROR(decoder_->Prefill(before, 0));
   kept_.assign(before.begin(), before.end());
   return Decode(tokens.back());

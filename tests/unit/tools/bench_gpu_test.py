@@ -111,6 +111,18 @@ class GpuBenchTest(unittest.TestCase):
         self.assertEqual(self.bench(self.ROW, "--ours-only", "--retry", "gpt2")[0], 0)
         self.assertEqual(self.bench("exit 1\n", "--ours-only", "gpt2")[0], 0)  # the last result counts
 
+    def test_a_retry_that_is_cut_off_is_gone_on_with_behind_what_it_repeated(self):
+        self.bench("exit 1\n", "--ours-only", "gpt2", "resnet50")
+        now = iter((0.0, 0.0, 0.0, 85.0))
+        with mock.patch("gpu.time.monotonic", lambda: next(now)):
+            code, _, rows = self.bench("exit 1\n", "--ours-only", "--retry", "--budget", "100", "gpt2", "resnet50")
+        self.assertEqual((code, [row["case"] for row in rows]), (3, ["gpt2"]))
+        with open(f"{self.folder}/rows", "a", encoding="utf-8") as file:
+            file.write('{"case": "resn')  # and its writer was killed
+        code, _, rows = self.bench(self.ROW, "--ours-only", "gpt2", "resnet50")
+        self.assertEqual((code, [(row["case"], "error" in row) for row in rows]),
+                         (1, [("gpt2", True), ("resnet50", False)]))
+
     def test_whose_failures_count(self):
         self.assertEqual(self.bench(self.GPT2_FAILS, "--ours-only", "gpt2")[0], 1)
         peer = self.file("peer")
