@@ -57,6 +57,9 @@ class Connections {
 
 void Mark(absl::Status& status) { status.SetPayload(kUnanswered, absl::Cord()); }
 
+// No clock of gRPC's reaches to the end of an infinite time.
+constexpr absl::Duration kLongest = absl::Hours(24 * 365);
+
 }  // namespace
 
 absl::Status CallUntilAnswered(const ClientOptions& options, Route& route, absl::Duration timeout,
@@ -81,7 +84,8 @@ absl::Status CallUntilAnswered(const ClientOptions& options, Route& route, absl:
                                (attempt > 0 || !IsTcpAddress(way.options.address)));
     // gRPC takes the wall clock's time and turns it into the monotonic clock's at once, so that no
     // later change of the wall clock matters.
-    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(left));
+    context.set_deadline(std::chrono::system_clock::now() +
+                         absl::ToChronoNanoseconds(std::min(left, kLongest)));
     status = call(way.channel, &context);
     if (status.ok()) return absl::OkStatus();
     if (rules.stopped && rules.stopped()) return absl::CancelledError("stopped");
