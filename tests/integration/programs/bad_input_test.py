@@ -132,7 +132,8 @@ class BadInput(harness.ProgramTest):
     def test_no_workers_and_too_many(self):
         job = self.write("job.yaml", harness.synthetic_job())
         self.assert_fails(USAGE, ["--nproc-per-node"], "--nproc-per-node=0", job)
-        self.assert_fails(CANNOT_FIT, ["1000", "shards"], "--nproc-per-node=1000", job)
+        self.assert_fails(CANNOT_FIT, ["500", "shards"], "--nproc-per-node=500", job)
+        self.assert_fails(CANNOT_FIT, ["1000", "512"], "--nproc-per-node=1000", job)
 
     def test_a_run_that_has_ended_early_gets_no_warning_of_its_coordinator(self):
         for of_a_run, warns in (("--parent-death", False), (None, True)):
