@@ -107,18 +107,20 @@ std::string WorkerProcess::Note() const {
 }
 
 ProcessStarter::Callbacks WorkerProcess::Callbacks() {
+  // They may come from a thread of the supervisor's client until that is gone, which this need not
+  // outlive; what they post is done by the agent's loop, if that still runs.
   ProcessStarter::Callbacks callbacks;
-  callbacks.on_started = [this](pid_t pid) {
-    node_->post([this, pid] { node_->on_started(this, pid); });
+  callbacks.on_started = [this, node = node_](pid_t pid) {
+    node->post([this, pid] { node_->on_started(this, pid); });
   };
-  callbacks.on_failed = [this](const ProcessStarter::Failure& failure) {
-    node_->post([this, failure] {
+  callbacks.on_failed = [this, node = node_](const ProcessStarter::Failure& failure) {
+    node->post([this, failure] {
       const std::string folder = absl::StrCat("its folder ", WorkFolder(assignment_));
       node_->on_start_failed(this, failure.of_folder ? Annotate(failure.why, folder) : failure.why);
     });
   };
-  callbacks.on_exit = [this](const ProcessStarter::Exit& exit) {
-    node_->post([this, exit] { node_->on_exit(this, exit); });
+  callbacks.on_exit = [this, node = node_](const ProcessStarter::Exit& exit) {
+    node->post([this, exit] { node_->on_exit(this, exit); });
   };
   return callbacks;
 }
