@@ -175,8 +175,7 @@ class GrpcClient : public Client {
     const auto once = [&](const auto& channel, grpc::ClientContext* context) {
       const Stoppable stoppable(this, context);
       response.Clear();
-      grpc::Status status =
-          ((*Coordinator::NewStub(channel)).*method)(context, request, &response);
+      grpc::Status status = ((*Coordinator::NewStub(channel)).*method)(context, request, &response);
       if (status.ok()) WarnOfUnsaved(*context);
       return status;
     };
