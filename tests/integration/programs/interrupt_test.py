@@ -307,13 +307,18 @@ class HungDisk(Pipes):
 
 
 class SubmitAndFollow(nodes.Nodes, Pipes):
-    def test_nobody_reads_and_the_job_goes_on(self):
+    def interrupt_unread(self):
+        """A submission that follows a job whose lines nobody reads, after its first Ctrl-C."""
         self.write("talk.py", TALK)
         self.join("a", 1)
         path = self.write("job.yaml", "run: python3 talk.py\n")
         child = self.start("launcher", "submit", f"--coordinator={self.address}", path)
         self.await_full(child.stdout)
         child.send_signal(signal.SIGINT)
+        return child
+
+    def test_nobody_reads_and_the_job_goes_on(self):
+        child = self.interrupt_unread()
         wait_until(lambda: child.poll() is not None, 30, "it ends")
         _, err = child.communicate()
         self.assertEqual(child.returncode, 130, err)
@@ -321,12 +326,7 @@ class SubmitAndFollow(nodes.Nodes, Pipes):
         self.assertTrue(self.processes("python3"))
 
     def test_a_second_one_does_not_keep_it_from_saying_that_the_job_goes_on(self):
-        self.write("talk.py", TALK)
-        self.join("a", 1)
-        path = self.write("job.yaml", "run: python3 talk.py\n")
-        child = self.start("launcher", "submit", f"--coordinator={self.address}", path)
-        self.await_full(child.stdout)
-        child.send_signal(signal.SIGINT)
+        child = self.interrupt_unread()
         harness.signal_again(child)  # while it is seen that nobody reads what was shown
         code, _, err = self.finish(child)
         self.assertEqual(code, 130, err)

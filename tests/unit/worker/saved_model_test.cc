@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,30 +35,30 @@ class SavedModelTest : public testing::Test {
     folder_ = name;
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
-  // The model of that job as it begins.
-  void WriteUntrained(const JobSpec& spec) {
-    const Compiled job(spec);
-    const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
-    const AlignedMemory arena = AllocateAligned(job.compiled.plan->arena_bytes());
-    const auto executor =
+  // A job as it begins, and its model in the folder.
+  struct Untrained {
+    explicit Untrained(const JobSpec& spec) : job(spec) { executor->InitState(); }
+    Compiled job;
+    AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
+    AlignedMemory arena = AllocateAligned(job.compiled.plan->arena_bytes());
+    std::unique_ptr<engine::Executor> executor =
         engine::Executor::Create(job.compiled.plan, {state.get(), arena.get()}).value();
-    executor->InitState();
-    ASSERT_TRUE(
-        WriteModel(folder_, spec, *job.compiled.plan, state.get(), job.data.train->origin()).ok());
+  };
+  std::unique_ptr<Untrained> WriteUntrained(const JobSpec& spec) {
+    auto made = std::make_unique<Untrained>(spec);
+    const Compiled& job = made->job;
+    EXPECT_TRUE(
+        WriteModel(folder_, spec, *job.compiled.plan, made->state.get(), job.data.train->origin())
+            .ok());
+    return made;
   }
   std::string folder_;
 };
 
 TEST_F(SavedModelTest, IsBuiltAgainFromItsFolder) {
-  const JobSpec spec = SmallJob();
-  const Compiled job(spec);
-  const AlignedMemory state = AllocateAligned(job.compiled.plan->state_bytes());
-  const AlignedMemory arena = AllocateAligned(job.compiled.plan->arena_bytes());
-  const auto executor =
-      engine::Executor::Create(job.compiled.plan, {state.get(), arena.get()}).value();
-  executor->InitState();
-  ASSERT_TRUE(
-      WriteModel(folder_, spec, *job.compiled.plan, state.get(), job.data.train->origin()).ok());
+  const auto made = WriteUntrained(SmallJob());
+  const Compiled& job = made->job;
+  engine::Executor* const executor = made->executor.get();
 
   const auto model = SavedModel::Open(folder_, 1, "", 50);
   ASSERT_TRUE(model.ok()) << model.status();
