@@ -20,7 +20,7 @@
 
 namespace lockstep {
 namespace {
-constexpr size_t kAlign = 64;
+constexpr size_t kAlign = 64, kPage = 4096;
 }  // namespace
 
 std::shared_ptr<FakeGroup> FakeNetwork::Group(int64_t generation, int world_size) {
@@ -76,7 +76,9 @@ absl::StatusOr<void*> FakeTransport::Allocate(size_t bytes, const std::string& w
     return absl::ResourceExhaustedError(
         absl::StrCat("no room for ", what, ": asked for ", bytes, " bytes, ", left_, " are left"));
   }
-  void* block = std::aligned_alloc(kAlign, std::max(rounded, kAlign));
+  // Whole pages, as in shared memory: what a debug build protects is protected in every run.
+  const size_t pages = (std::max<size_t>(rounded, 1) + kPage - 1) / kPage * kPage;
+  void* block = std::aligned_alloc(kPage, pages);
   if (block == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no memory for ", what));
   std::memset(block, 0, rounded);
   blocks_.push_back(block);

@@ -123,7 +123,7 @@ class Job {
       header.parts_failed += rank.checkpointer->part() == SavedPart::kFailed;
     }
     for (Rank& rank : ranks_) {
-      const engine::TestBatch batch = engine::MakeBatch(plan_->spec(), step, 0);
+      const engine::TestBatch batch = engine::MakeBatch(plan_->spec(), step, data_);
       float* gradients = rank.gradients->floats();
       ASSERT_TRUE(rank.executor->RunShard(step, 0, 0, batch.fields(), gradients, {}).ok());
       rank.checkpointer->WaitForCopy();
@@ -186,6 +186,8 @@ class Job {
   }
   // Finding it has no end, unless it is given up.
   void DataHasNoEnd() { endless_data_ = true; }
+  // Sets what the steps train on; each number is other data.
+  void TrainOn(int data) { data_ = data; }
   // Whether no rank has all of the state.
   void SetInParts(bool in_parts) { in_parts_ = in_parts; }
   // The next generation has the number after `generation`.
@@ -248,6 +250,7 @@ class Job {
   const int keep_;
   const bool takes_over_;
   FolderCopies copies_;
+  int data_ = 0;
   bool in_parts_ = false;
   FakeNetwork network_;
   FakeClock clock_;

@@ -221,12 +221,8 @@ TEST_F(FolderCopiesTest, OfTwoRunsWithOneOrderOneIsTaken) {
   std::vector<std::string> states;
   for (const char* letter : {"a", "b"}) {
     Job job = Life(letter, /*run=*/letter);
-    job.Look();
-    job.Enter();
-    job.Step();
-    auto* const state = static_cast<char*>(job.ranks()[0].state);
-    state[job.State().size() / 2] ^= letter[0];
-    job.Complete();
+    job.TrainOn(letter[0]);
+    Train(&job, 1);
     states.push_back(job.State());
   }
   ASSERT_NE(states[0], states[1]);
