@@ -51,7 +51,7 @@ struct GradientRange {
 };
 
 // One of a plan's programs.
-enum class ProgramKind { kTraining, kEvaluation, kDecode, kPrefill };
+enum class ProgramKind { kTraining, kEvaluation, kDecode, kPrefill, kLongPrefill };
 
 // One node of a program as tools see it. Nodes are listed in the order in which they run.
 struct NodeInfo {

@@ -17,6 +17,9 @@ int64_t ScoresOf(int64_t positions) { return (positions + 15) / 16 * 16; }
 
 class AttentionStepKernel : public CpuKernel {
  public:
+  // Rows that share the reading of keys and values.
+  static constexpr int64_t kTogether = 4;
+
   AttentionStepKernel(const Graph& graph, const Node& node, const KernelOperands& operands,
                       const CpuTarget& target)
       : simd_(SimdFor(target.isa)),
@@ -25,6 +28,7 @@ class AttentionStepKernel : public CpuKernel {
         new_rows_(graph.type(node.inputs[0]).shape[0]),
         positions_(graph.type(node.inputs[1]).shape[1]),
         width_(graph.type(node.inputs[1]).shape[2]),
+        depth_(width_ / heads_),
         operands_(operands) {}
 
   void Run(const RunContext& context) const override {
@@ -43,19 +47,13 @@ class AttentionStepKernel : public CpuKernel {
     auto* const y = context.At<float>(operands_.outputs[0]);
     context.pool->Run([&](int index) {
       float* const scores =
-          context.At<float>(operands_.scratch) + ScoresOf(positions_) * int64_t{index};
+          context.At<float>(operands_.scratch) + kTogether * ScoresOf(positions_) * int64_t{index};
       const auto [begin, end] = PartOf(heads_, index, context.pool->threads());
-      const int64_t depth = width_ / heads_;
       for (int64_t head = begin; head < end; ++head) {
-        for (int64_t row = 0; row < new_rows_; ++row) {
-          const int64_t at = head * depth;
-          float* const out = y + row * width_ + at;
-          if (IsThere(position[row])) {
-            RunHead(q + 3 * row * width_ + at, keys + at, values + at, position[row] + 1, scores,
-                    out);
-          } else {
-            std::fill_n(out, depth, 0.0f);
-          }
+        const int64_t at = head * depth_;
+        for (int64_t row = 0; row < new_rows_; row += kTogether) {
+          RunRows(q + 3 * row * width_ + at, keys + at, values + at, position + row,
+                  std::min(kTogether, new_rows_ - row), scores, y + row * width_ + at);
         }
       }
     });
@@ -63,19 +61,39 @@ class AttentionStepKernel : public CpuKernel {
 
  private:
   bool IsThere(int32_t position) const { return position >= 0 && position < positions_; }
-  // `count` positions; keys and values have the stride of a row.
-  void RunHead(const float* q, const float* keys, const float* values, int64_t count, float* scores,
-               float* y) const {
-    const int64_t depth = width_ / heads_;
-    const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(depth)));
-    for (int64_t i = 0; i < count; ++i) {
-      scores[i] = scale * rows_.dot(q, keys + i * width_, depth);
+  // `rows` rows of one head.
+  void RunRows(const float* q, const float* keys, const float* values, const int32_t* position,
+               int64_t rows, float* scores, float* y) const {
+    const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(depth_)));
+    const int64_t score_stride = ScoresOf(positions_);
+    const auto kept = [&](const float* from, int64_t first, int64_t count) {
+      return KeptRows{from + first * width_, width_, count - first, depth_};
+    };
+    // What all of them see, and for each what it sees besides.
+    int64_t shared = positions_;
+    for (int64_t row = 0; row < rows; ++row) {
+      shared = std::min(shared, IsThere(position[row]) ? int64_t{position[row]} + 1 : 0);
     }
-    const float max = simd_.max(scores, count);
-    const double sum = simd_.exp_sum(scores, max, count, scores);
-    const auto factor = static_cast<float>(1 / sum);
-    for (int64_t i = 0; i < count; ++i) {
-      simd_.scale(values + i * width_, scores[i] * factor, depth, i > 0, y);
+    rows_.kept_scores(kept(keys, 0, shared), {q, 3 * width_, rows}, scale, {scores, score_stride});
+    for (int64_t row = 0; row < rows; ++row) {
+      if (!IsThere(position[row])) continue;
+      const int64_t count = int64_t{position[row]} + 1;
+      float* const own = scores + row * score_stride;
+      rows_.kept_scores(kept(keys, shared, count), {q + 3 * row * width_, 0, 1}, scale,
+                        {own + shared, 0});
+      const float max = simd_.max(own, count);
+      const double sum = simd_.exp_sum(own, max, count, own);
+      simd_.scale(own, static_cast<float>(1 / sum), count, false, own);
+    }
+    rows_.kept_sums(kept(values, 0, shared), {scores, score_stride}, rows, false, y, width_);
+    for (int64_t row = 0; row < rows; ++row) {
+      float* const to = y + row * width_;
+      if (!IsThere(position[row])) {
+        std::fill_n(to, depth_, 0.0f);
+        continue;
+      }
+      rows_.kept_sums(kept(values, shared, int64_t{position[row]} + 1),
+                      {scores + row * score_stride + shared, 0}, 1, shared > 0, to, 0);
     }
   }
 
@@ -85,6 +103,7 @@ class AttentionStepKernel : public CpuKernel {
   const int64_t new_rows_;
   const int64_t positions_;
   const int64_t width_;
+  const int64_t depth_;  // of a head
   const KernelOperands operands_;
 };
 
@@ -94,7 +113,8 @@ std::unique_ptr<CpuKernel> Prepare(const Graph& graph, const Node& node,
 }
 
 size_t Scratch(const Graph& graph, const Node& node, const CpuTarget& target) {
-  const int64_t floats = ScoresOf(graph.type(node.inputs[1]).shape[1]) * target.threads;
+  const int64_t floats = AttentionStepKernel::kTogether *
+                         ScoresOf(graph.type(node.inputs[1]).shape[1]) * target.threads;
   return static_cast<size_t>(floats) * sizeof(float);
 }
 

@@ -80,6 +80,21 @@ void CheckAttention(KernelComparison* compare) {
   compare->Run("dot", [&](const KernelTables& t, float* out) {
     for (const int64_t n : kCheckCounts) out[n] = t.rows->dot(x, y, n);
   });
+  // All counts of rows beside one another, with keys and columns left over.
+  for (const int64_t depth : {16, 48, 37}) {
+    const StepRows rows{y, depth + 3, 7};
+    const KeptRows kept{x, depth + 1, 11, depth};
+    compare->Run("kept_scores", [&](const KernelTables& t, float* out) {
+      t.rows->kept_scores(kept, rows, 0.3f, {out, kept.count + 2});
+    });
+    for (const bool accumulate : {false, true}) {
+      compare->Run("kept_sums", [&](const KernelTables& t, float* out) {
+        std::copy_n(z, rows.count * depth, out);
+        std::vector<float> scores(y, y + rows.count * kept.count);
+        t.rows->kept_sums(kept, {scores.data(), kept.count}, rows.count, accumulate, out, depth);
+      });
+    }
+  }
   compare->Run("softmax_backward", [&](const KernelTables& t, float* out) {
     t.rows->softmax_backward(x, y, 0.3f, kCheckCount, out);
   });

@@ -3,6 +3,7 @@
 // keys and values lie at the end of the arena. And the prefill program, which makes the keys and
 // values of many positions at once.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -20,8 +21,9 @@ namespace {
 constexpr size_t kAlign = 64;
 // Leaves of the graph, numbered.
 constexpr const char* kKept = "kept.";
-// Positions that the prefill program takes at once: as many rows share the reading of the weights.
-constexpr int64_t kPrefillRows = 64;
+// Positions that a prefill program takes at once: as many rows share the reading and the packing of
+// the weights.
+constexpr int64_t kPrefillRows = 64, kLongPrefillRows = 256;
 // Fewer tokens than these are decoded one by one: a block takes the time of several, and more where
 // the weights that are packed for single tokens give way to it and are packed again.
 constexpr size_t kFewestPrefilled = 8, kFewestWhilePacked = 24;
@@ -39,8 +41,9 @@ const FieldSpec& TokensOf(const TrainSpec& spec) {
 
 }  // namespace
 
-int64_t CompiledPlan::prefill_rows() const {
-  return std::min(kPrefillRows, model_->decode_positions());
+int64_t CompiledPlan::prefill_rows(ProgramKind kind) const {
+  return std::min(kind == ProgramKind::kPrefill ? kPrefillRows : kLongPrefillRows,
+                  model_->decode_positions());
 }
 
 absl::StatusOr<Graph> CompiledPlan::BuildDecode(int64_t rows, bool logits) const {
@@ -87,9 +90,14 @@ absl::Status CompiledPlan::CompileDecode() {
   decode_.memory = PlanMemory(decode_.graph, PlaceKept(decode_.graph), *backend_,
                               MemoryOptionsFor(cpu && spec_.passes.keep_constants));
   if (!cpu) return absl::OkStatus();
-  LS_ASSIGN_OR_RETURN(prefill_.graph, BuildDecode(prefill_rows(), /*logits=*/false));
-  prefill_.memory = PlanMemory(prefill_.graph, PlaceKept(prefill_.graph), *backend_,
-                               MemoryOptionsFor(/*keep_constants=*/false));
+  int64_t rows = 0;
+  for (const ProgramKind kind : {ProgramKind::kPrefill, ProgramKind::kLongPrefill}) {
+    if (prefill_rows(kind) == std::exchange(rows, prefill_rows(kind))) break;
+    Program& program = kind == ProgramKind::kPrefill ? prefill_ : long_prefill_;
+    LS_ASSIGN_OR_RETURN(program.graph, BuildDecode(rows, /*logits=*/false));
+    program.memory = PlanMemory(program.graph, PlaceKept(program.graph), *backend_,
+                                MemoryOptionsFor(/*keep_constants=*/false));
+  }
   return absl::OkStatus();
 }
 
@@ -113,7 +121,8 @@ std::map<Value, Storage> CompiledPlan::PlaceKept(const Graph& graph) const {
 void CompiledPlan::SizeArena() {
   const size_t evaluation = spec_.evaluates ? evaluate_.memory.arena_bytes : 0;
   kept_offset_ = std::max({train_.memory.arena_bytes, evaluation, decode_.memory.arena_bytes,
-                           prefill_.memory.arena_bytes, optimizer_scratch_bytes()});
+                           prefill_.memory.arena_bytes, long_prefill_.memory.arena_bytes,
+                           optimizer_scratch_bytes()});
   kept_offset_ = (kept_offset_ + kAlign - 1) / kAlign * kAlign;
   arena_bytes_ = kept_offset_ + kept_bytes_;
 }
@@ -171,12 +180,18 @@ absl::Status PlanExecutor::Prefill(absl::Span<const int32_t> tokens, int64_t pos
     LS_RETURN_IF_ERROR(CheckDecode(*plan_, tokens[i], at, decoded));
     decoded = at + 1;
   }
-  const auto rows = static_cast<size_t>(plan_->prefill_rows());
-  std::vector<int32_t> block(rows), positions(rows);
+  const auto few = static_cast<size_t>(plan_->prefill_rows(ProgramKind::kPrefill));
+  const auto many = static_cast<size_t>(plan_->prefill_rows(ProgramKind::kLongPrefill));
+  std::vector<int32_t> block(many), positions(many);
   const void* const fields[] = {block.data(), positions.data()};
   RunContext context = DecodeContext();
   BindFields(fields, &context);
   while (tokens.size() >= (constants_.has_value() ? kFewestWhilePacked : kFewestPrefilled)) {
+    // The long block where short ones would do as many rows.
+    const bool fits = (tokens.size() + few - 1) / few * few < many;
+    const ProgramKind kind =
+        fits || many == few ? ProgramKind::kPrefill : ProgramKind::kLongPrefill;
+    const size_t rows = kind == ProgramKind::kPrefill ? few : many;
     const size_t count = std::min(tokens.size(), rows);
     for (size_t row = 0; row < rows; ++row) {
       const size_t of = std::min(row, count - 1);  // rows left over do the last one again
@@ -184,8 +199,9 @@ absl::Status PlanExecutor::Prefill(absl::Span<const int32_t> tokens, int64_t pos
       positions[row] = static_cast<int32_t>(position + static_cast<int64_t>(of));
     }
     constants_.reset();  // the arena's
-    for (size_t id = 0; id < prefill_.size(); ++id) {
-      LS_RETURN_IF_ERROR(RunStep(ProgramKind::kPrefill, prefill_[id], id, context));
+    const std::vector<Step>& steps = kind == ProgramKind::kPrefill ? prefill_ : long_prefill_;
+    for (size_t id = 0; id < steps.size(); ++id) {
+      LS_RETURN_IF_ERROR(RunStep(kind, steps[id], id, context));
     }
     tokens.remove_prefix(count);
     position += static_cast<int64_t>(count);

@@ -36,7 +36,8 @@ PlanExecutor::PlanExecutor(std::shared_ptr<const CompiledPlan> plan, const Memor
       train_(Prepare(plan_->train(), plan_->targets())),
       evaluate_(Prepare(plan_->evaluate(), plan_->targets())),
       decode_(Prepare(plan_->decode(), plan_->targets())),
-      prefill_(Prepare(plan_->prefill(), plan_->targets())) {
+      prefill_(Prepare(plan_->program(ProgramKind::kPrefill), plan_->targets())),
+      long_prefill_(Prepare(plan_->program(ProgramKind::kLongPrefill), plan_->targets())) {
   pool_.CountIn(memory.moves);
   if (!plan_->spec().inference) MarkGradients();
   const Value sums = plan_->evaluate().graph.outputs()[0].second;

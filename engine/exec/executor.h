@@ -98,7 +98,7 @@ class PlanExecutor : public Executor, public SpreadUpdate {
   // The evaluation program on a block.
   absl::Status RunBlock(Fields fields, int64_t valid, Weights weights,
                         const std::function<bool()>& cancelled, RunContext* context);
-  // Of the decode and the prefill program.
+  // Of the decode and the prefill programs.
   RunContext DecodeContext();
   // The logits that a program has written.
   absl::Span<const float> LogitsOf(ProgramKind kind, const RunContext& context) const;
@@ -123,7 +123,7 @@ class PlanExecutor : public Executor, public SpreadUpdate {
   std::vector<Step> train_;
   std::vector<Step> evaluate_;
   std::vector<Step> decode_;
-  std::vector<Step> prefill_;
+  std::vector<Step> prefill_, long_prefill_;
   int64_t decoded_ = 0;  // positions that are kept
   Storage eval_sums_;
   // The program whose constants the arena holds, and the weights that they are made of.

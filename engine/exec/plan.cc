@@ -396,7 +396,8 @@ absl::Status CompiledPlan::CompileEvaluation() {
 const Program& CompiledPlan::program(ProgramKind kind) const {
   if (kind == ProgramKind::kTraining) return train_;
   if (kind == ProgramKind::kEvaluation) return evaluate_;
-  return kind == ProgramKind::kPrefill ? prefill_ : decode_;
+  if (kind == ProgramKind::kDecode) return decode_;
+  return kind == ProgramKind::kPrefill ? prefill_ : long_prefill_;
 }
 
 }  // namespace lockstep::engine

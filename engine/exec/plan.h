@@ -79,10 +79,9 @@ class CompiledPlan : public Plan {
   const Program& evaluate() const { return evaluate_; }
   // Empty without TrainSpec::decode.
   const Program& decode() const { return decode_; }
-  // The same for prefill_rows() positions at once, without logits. Empty without TrainSpec::decode,
-  // and on GPUs.
-  const Program& prefill() const { return prefill_; }
-  int64_t prefill_rows() const;
+  // How many positions a prefill program takes at once. They make no logits, and are empty without
+  // TrainSpec::decode, on GPUs, and the long one where the other takes all positions.
+  int64_t prefill_rows(ProgramKind kind) const;
   // The program of that kind.
   const Program& program(ProgramKind kind) const;
   int64_t decode_positions() const override {
@@ -204,7 +203,7 @@ class CompiledPlan : public Plan {
   std::map<std::string, WeightCopy> weight_copies_;
   Program evaluate_;
   Program decode_;
-  Program prefill_;
+  Program prefill_, long_prefill_;
   size_t kept_offset_ = 0;
   size_t kept_bytes_ = 0;
   GradientLayout layout_;

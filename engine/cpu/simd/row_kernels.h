@@ -37,6 +37,24 @@ struct ScoreRow {
   float keep = 1;
 };
 
+// Kept keys or values of one head: `count` rows of `depth` floats, `stride` floats apart.
+struct KeptRows {
+  const float* at = nullptr;
+  int64_t stride = 0;
+  int64_t count = 0;
+  int64_t depth = 0;
+};
+// Rows that attend to them, and their scores.
+struct StepRows {
+  const float* at = nullptr;
+  int64_t stride = 0;
+  int64_t count = 0;
+};
+struct StepScores {
+  float* at = nullptr;
+  int64_t stride = 0;
+};
+
 struct RowKernels {
   // y = f(x).
   void (*activation[kActivations])(const float* x, int64_t n, float* y);
@@ -62,6 +80,13 @@ struct RowKernels {
                           float* dgamma, float* dbeta);
   // sum of a * b.
   float (*dot)(const float* a, const float* b, int64_t n);
+  // scores = scale * dot of each row with each key.
+  void (*kept_scores)(const KeptRows& keys, const StepRows& rows, float scale,
+                      const StepScores& scores);
+  // y += score * value, product and sum rounded, values ascending; without `accumulate` the first
+  // product begins the sum.
+  void (*kept_sums)(const KeptRows& values, const StepScores& scores, int64_t rows, bool accumulate,
+                    float* y, int64_t y_stride);
   // dx = y * (dy - dot).
   void (*softmax_backward)(const float* dy, const float* y, float dot, int64_t n, float* dx);
   // y = exp(x - shift), for x - shift <= 80.

@@ -134,14 +134,15 @@ TEST(DecodeTest, GoingBackForgetsWhatFollowed) {
 }
 
 TEST(DecodeTest, PrefillKeepsWhatSingleStepsKeep) {
-  constexpr int64_t kPositions = 150;  // more than a block twice
+  constexpr int64_t kPositions = 300;  // more than a long block
   for (const char* precision : {"fp32", "bf16", "pure_bf16", "pure_fp16"}) {
     TrainSpec spec = GptSpecFor(true, 2, kPositions);
     spec.precision = precision;
+    std::get<GptSpec>(spec.model).width = 32;  // heads of 16 dimensions
     Server steps(spec), blocks(spec);
     std::vector<std::vector<float>> expected;
     for (int64_t t = 0; t < kPositions; ++t) expected.push_back(steps.Decode(TokenAt(t), t));
-    for (const int64_t count : {1, 7, 8, 63, 64, 65, 149}) {
+    for (const int64_t count : {1, 7, 8, 63, 64, 65, 192, 193, 256, 257, 299}) {
       blocks.Prefill(count, 0);
       for (int64_t t = count; t < std::min(count + 3, kPositions); ++t) {
         ASSERT_EQ(blocks.Decode(TokenAt(t), t), expected[static_cast<size_t>(t)])  // the same bits
