@@ -4,6 +4,8 @@
 #                         PATH; lockstep-slurm; examples
 #   lockstep-coordinator  the coordinator as a service: unit, user, state folder
 #   lockstep-agent        the same for the agent
+#
+# Each commit's packages have a version of their own (PackageVersion.cmake).
 if(LOCKSTEP_SANITIZE)
   return()
 endif()
@@ -15,6 +17,12 @@ set(LOCKSTEP_UNIT_DIR /lib/systemd/system CACHE PATH "Where units of systemd are
 set(deploy ${CMAKE_SOURCE_DIR}/deploy)
 set(made ${CMAKE_BINARY_DIR}/packages)
 file(MAKE_DIRECTORY ${made})
+
+# lockstep_install_folders(COMPONENT FOLDERS [EXCLUDE_FROM_ALL]): what the component's files are installed in; before them.
+function(lockstep_install_folders component folders)
+  install(CODE "set(folders ${folders})\ninclude(${CMAKE_SOURCE_DIR}/cmake/InstallFolders.cmake)" COMPONENT ${component} ${ARGN})
+endfunction()
+lockstep_install_folders(lockstep "bin;lib/lockstep;share/doc/lockstep/examples;share/man/man1;share/man/man8")
 
 install(TARGETS lockstep_bin_launcher lockstep_bin_worker lockstep_bin_coordinator
         RUNTIME DESTINATION lib/lockstep COMPONENT lockstep)
@@ -30,8 +38,7 @@ install(PROGRAMS ${deploy}/slurm/lockstep-slurm DESTINATION bin COMPONENT lockst
 file(GLOB examples ${CMAKE_SOURCE_DIR}/examples/*.yaml)
 install(FILES ${examples} DESTINATION share/doc/lockstep/examples COMPONENT lockstep)
 
-# What Debian asks of each package. Pages and changelogs are compressed without a time stamp, so that the same
-# sources make the same files.
+# What Debian asks of each package. Pages are compressed without a time stamp, so that the same sources make the same files.
 find_program(LOCKSTEP_GZIP gzip)
 function(lockstep_compressed source target)
   if(LOCKSTEP_GZIP)
@@ -44,14 +51,7 @@ foreach(page launcher.1 lockstep-slurm.1 coordinator.8)
   lockstep_compressed(${deploy}/debian/${page} ${made}/${page}.gz)
   install(FILES ${made}/${page}.gz DESTINATION share/man/man${section} COMPONENT lockstep OPTIONAL)
 endforeach()
-configure_file(${deploy}/debian/changelog.in ${made}/changelog @ONLY)
-lockstep_compressed(${made}/changelog ${made}/changelog.gz)
-
-function(lockstep_package_notes package)
-  install(FILES ${deploy}/debian/copyright DESTINATION share/doc/${package} COMPONENT ${package} ${ARGN})
-  install(FILES ${made}/changelog.gz DESTINATION share/doc/${package} COMPONENT ${package} OPTIONAL ${ARGN})
-endfunction()
-lockstep_package_notes(lockstep)
+install(FILES ${deploy}/debian/copyright DESTINATION share/doc/lockstep COMPONENT lockstep)
 
 # lockstep_service(NAME lockstep-agent USER .. GECOS .. STATE /var/lib/.. [ALSO_PURGED ..] STOP_SIGNAL ..)
 function(lockstep_service)
@@ -65,17 +65,20 @@ function(lockstep_service)
                    OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
   endforeach()
   file(WRITE ${made}/${ARG_NAME}/conffiles "/etc/default/${ARG_NAME}\n")
+  lockstep_install_folders(${ARG_NAME} "/etc/default;${LOCKSTEP_UNIT_DIR};share/doc/${ARG_NAME}" EXCLUDE_FROM_ALL)
   install(FILES ${deploy}/systemd/${UNIT} DESTINATION ${LOCKSTEP_UNIT_DIR} COMPONENT ${ARG_NAME}
           EXCLUDE_FROM_ALL)  # outside the prefix, so by its name alone
-  install(FILES ${deploy}/systemd/${ARG_NAME}.default DESTINATION /etc/default RENAME ${ARG_NAME}
-          COMPONENT ${ARG_NAME} EXCLUDE_FROM_ALL)
-  lockstep_package_notes(${ARG_NAME} EXCLUDE_FROM_ALL)
+  # The administrator's, once it is there.
+  install(CODE "
+    if(NOT EXISTS \"\$ENV{DESTDIR}/etc/default/${ARG_NAME}\")
+      file(INSTALL DESTINATION /etc/default TYPE FILE RENAME ${ARG_NAME} FILES \"${deploy}/systemd/${ARG_NAME}.default\")
+    endif()" COMPONENT ${ARG_NAME} EXCLUDE_FROM_ALL)
+  install(FILES ${deploy}/debian/copyright DESTINATION share/doc/${ARG_NAME} COMPONENT ${ARG_NAME} EXCLUDE_FROM_ALL)
   string(TOUPPER ${ARG_NAME} upper)
   set(CPACK_DEBIAN_${upper}_PACKAGE_CONTROL_EXTRA
       ${made}/${ARG_NAME}/postinst ${made}/${ARG_NAME}/prerm ${made}/${ARG_NAME}/postrm
       ${made}/${ARG_NAME}/conffiles PARENT_SCOPE)
   set(CPACK_DEBIAN_${upper}_PACKAGE_ARCHITECTURE all PARENT_SCOPE)
-  set(CPACK_DEBIAN_${upper}_PACKAGE_DEPENDS "lockstep (= ${PROJECT_VERSION}), adduser" PARENT_SCOPE)
   set(CPACK_DEBIAN_${upper}_PACKAGE_SHLIBDEPS OFF PARENT_SCOPE)
 endfunction()
 lockstep_service(NAME lockstep-coordinator USER lockstep GECOS "Lockstep coordinator" STATE /var/lib/lockstep
@@ -87,11 +90,12 @@ lockstep_service(NAME lockstep-agent USER lockstep-agent GECOS "Lockstep agent" 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME lockstep)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
+set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_SOURCE_DIR}/cmake/PackageVersion.cmake)
+set(CPACK_LOCKSTEP_SOURCES ${CMAKE_SOURCE_DIR})
 set(CPACK_PACKAGE_DIRECTORY ${made})
 set(CPACK_STRIP_FILES ON)
+set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_SOURCE_DIR}/cmake/PackageFiles.cmake)
 set(CPACK_POST_BUILD_SCRIPTS ${CMAKE_SOURCE_DIR}/cmake/InstalledSize.cmake)
-set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
-    OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 set(CPACK_COMPONENTS_ALL lockstep lockstep-coordinator lockstep-agent)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)

@@ -128,18 +128,18 @@ class Machine:
         self.log.close()
 
 
-def newer(package, folder):
-    """The same package with a later version, in `folder`."""
-    tree = os.path.join(folder, "tree")
-    run("dpkg-deb", "--raw-extract", package, tree)
-    control = os.path.join(tree, "DEBIAN/control")
-    with open(control, encoding="utf-8") as file:
-        text = re.sub(r"^(Version: .*|Depends: .*lockstep \(= [^)]*)", r"\1+new", file.read(), flags=re.M)
-    text = re.sub(r"\(= ([^)+]*)\)\+new|\(= ([^)+]*)\)", r"(= \1\2+new)", text)
-    with open(control, "w", encoding="utf-8") as file:
-        file.write(text)
-    run("dpkg-deb", "--root-owner-group", "--build", "-Znone", tree, folder)
-    shutil.rmtree(tree)
+def make_later(folder):
+    """The packages of later sources, by cpack as all are, into `folder`."""
+    sources = os.path.join(BUILD, "later-sources")
+    shutil.rmtree(sources, ignore_errors=True)
+    shutil.copytree(os.path.join(ROOT, "deploy/debian"), f"{sources}/deploy/debian")
+    made = os.path.join(BUILD, "later-packages")
+    run("cpack", "--config", f"{BUILD}/CPackConfig.cmake", "-B", made, "-D", f"CPACK_LOCKSTEP_SOURCES={sources}", cwd=BUILD,
+        env=dict(os.environ, SOURCE_DATE_EPOCH=str(int(time.time()) + 1)))
+    for package in glob.glob(f"{made}/*.deb"):
+        shutil.copy(package, folder)
+    shutil.rmtree(made)
+    shutil.rmtree(sources)
 
 
 def document_blocks():
@@ -179,7 +179,7 @@ class PackagesTest(unittest.TestCase):
         os.makedirs(os.path.join(work, "new"))
         for package in self.packages:
             shutil.copy(package, work)
-            newer(package, os.path.join(work, "new"))
+        make_later(os.path.join(work, "new"))
         with open(os.path.join(work, "job.yaml"), "w", encoding="utf-8") as file:
             file.write(harness.synthetic_job(name="page", nproc=2))
         machine = Machine(folder)
