@@ -1,20 +1,36 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Makes a folder that runs on another Linux with a driver and CUDA's libraries, and OUT.tar.xz of it:
-# make_bundle.sh BUILD OUT. BUILD is a built preset with the CUDA module and the GPU tests. Of shared
+# make_bundle.sh BUILD OUT. BUILD is a built preset with the CUDA module and the GPU tests. OUT may be
+# there when it is a bundle, or empty; make_bundle.sh --check OUT says whether. Of shared
 # libraries everything comes along but the C library; the C++ library, which wants the C library of
 # the machine where it was made, lies apart and is taken where there is none that is new enough.
 set -euo pipefail
 
+die() {
+  printf 'make_bundle.sh: %s\n' "$1" >&2
+  exit 1
+}
+
+(($# == 2)) || die 'usage: make_bundle.sh BUILD OUT, or make_bundle.sh --check OUT'
 build=$1
-out=$2
+target=$(realpath --canonicalize-missing --no-symlinks "$2")
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-rm -rf "$out"
+if [[ -e $target && ! -e $target/run-gpu-tests ]]; then
+  [[ -d $target && -z $(ls -A "$target") ]] || die "$target is there and is no bundle; name another folder, or empty it"
+fi
+[[ $build != --check ]] || exit 0
+[[ -e $build/bin/liblockstep_cuda.so ]] || die "$build has no GPU module: ./dev build cuda makes one where nvcc is"
+
+# Made beside the target, which keeps what it has until all is there.
+mkdir -p "$(dirname "$target")"
+work=$(mktemp -d "$target.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+stage=$work/stage
+out=$work/$(basename "$target")
 mkdir -p "$out"/{bin,lib/fallback,tests,examples,bench/peers}
 
 # The programs as the Debian packages have them.
-stage=$(mktemp -d)
-trap 'rm -rf "$stage"' EXIT
 cmake --install "$build" --component lockstep --prefix "$stage" --strip >/dev/null
 cp "$stage"/lib/lockstep/{launcher,coordinator,worker} "$out/bin/"
 cp "$build/bin/liblockstep_cuda.so" "$out/bin/"
@@ -48,5 +64,9 @@ export LD_LIBRARY_PATH="$here/lib$rest"
 exec "$here/bin/launcher" "$@"
 END
 chmod +x "$out/launcher" "$out/run-gpu-tests"
-tar -C "$(dirname "$out")" -cJf "$out.tar.xz" "$(basename "$out")"
-du -sh "$out" "$out.tar.xz" | awk '{print $2 ": " $1}'
+tar -C "$work" -cJf "$work/archive" "$(basename "$out")"
+mkdir -p "$target"
+find "$target/" -mindepth 1 -delete
+mv "$out"/* "$target/"
+mv "$work/archive" "$target.tar.xz"
+du -sh "$target" "$target.tar.xz" | awk '{print $2 ": " $1}'
