@@ -18,12 +18,14 @@ CXX_ENDINGS = (".h", ".cc", ".cu", ".cuh", ".c")
 def repository_files(root=ROOT):
     """Paths relative to `root`, sorted: tracked files and new ones that git does not ignore."""
     if os.path.exists(os.path.join(root, ".git")):
-        listing = subprocess.run(
-            ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            capture_output=True)
-        if listing.returncode == 0:
-            names = set(listing.stdout.decode().split("\0")) - {""}
+        try:
+            listing = subprocess.run(
+                ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                capture_output=True, check=True).stdout
+            names = set(listing.decode().split("\0")) - {""}
             return sorted(n for n in names if os.path.isfile(os.path.join(root, n)))
+        except (OSError, subprocess.CalledProcessError):
+            pass  # no git here, or none that trusts this folder
     found = []
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [s for s in subfolders if s not in IGNORED_FOLDERS]
