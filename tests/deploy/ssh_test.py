@@ -160,7 +160,7 @@ class HostFilesTest(unittest.TestCase):
         self.assertEqual(self.install()[0], 0)
         self.write("host/usr/lib/lockstep/coordinator", "the coordinator\n")
         self.assertEqual(self.hosts("remove", "host1"), (0, "host1: removed\n"))
-        self.assertEqual(self.there(), {"usr/lib/lockstep/coordinator"})
+        self.assertEqual(self.there(), {"usr/lib/lockstep/coordinator", "usr/lib/lockstep/launcher", "usr/bin/launcher"})
 
     def test_a_hosts_packages_are_left_alone(self):
         self.write("host/usr/lib/lockstep/launcher", "the package's\n")
