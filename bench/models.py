@@ -8,9 +8,10 @@ Both sides do the same work on data that is made before the clock starts: the sa
 batch; a step is forward, backward and update. A name with `-bf16` trains or infers in bf16 on both
 sides, PyTorch by autocast. They alternate, so that a drift of the machine meets
 both; each repetition is a process of its own and gives the median of its steps (of two workers: the
-mean). Of the peer's memory layouts, of eager and compiled, and for inference compiled with frozen
-weights, the quickest counts. The FMA peak is measured before and after each repetition: one is left out when two
-threads do not get two whole cores both times, or when one thread's peak changed meanwhile.
+mean). Of the peer's variants that MODELS names the quickest counts: CNNs train in both memory layouts, inference is
+with channels last, eager and compiled with frozen weights, GPT in bf16 is eager and compiled; all else is eager.
+`--variant` tries others, as `--variant=--compile` does. The FMA peak is measured before and after each repetition: one is
+left out when two threads do not get two whole cores both times, or when one thread's peak changed meanwhile.
 
     ./dev bench models [NAME..]     mlp cnn resnet18 bert bert-mlm gpt resnet50-1 resnet50-32
                                     resnet18-bf16 gpt-bf16 resnet50-32-bf16
