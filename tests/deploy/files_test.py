@@ -148,6 +148,11 @@ class KubernetesTest(unittest.TestCase):
         # Of pods that belong to a Job nothing but a whole number of available ones can be asked for.
         self.assertIn(f"minAvailable: {pods - 1} ", read("kubernetes/job/disruption-budget.yaml"))
 
+    def test_a_coordinator_is_ready_by_what_costs_little(self):
+        """A list has all jobs that wait."""
+        probe = re.search(r"readinessProbe:.*\n +exec:\n +command: \[launcher, (\w+), ", read("kubernetes/coordinator/stateful-set.yaml"))
+        self.assertEqual(probe[1], "nodes")
+
     @needs("kubectl")
     def test_kueue_gets_a_job_that_waits_for_it(self):
         text = self.rendered("job-kueue")
