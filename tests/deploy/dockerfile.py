@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 
-KNOWN = {"FROM", "RUN", "COPY", "WORKDIR", "USER", "EXPOSE", "ENTRYPOINT", "CMD", "ENV", "LABEL", "STOPSIGNAL"}
+KNOWN = {"ARG", "FROM", "RUN", "COPY", "WORKDIR", "USER", "EXPOSE", "ENTRYPOINT", "CMD", "ENV", "LABEL", "STOPSIGNAL"}
 
 
 class Run:
@@ -54,7 +54,9 @@ class Stage:
 
 
 def stages_of(text):
-    """The stages of a Dockerfile. ValueError: an instruction that is not known here, or none of a stage."""
+    """The stages of a Dockerfile, whose bases are what arguments mean that nobody gives. ValueError: an instruction that is
+    not known here, or none of a stage."""
+    arguments = {}
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     stages = []
     for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():
@@ -65,7 +67,11 @@ def stages_of(text):
             raise ValueError(f"not known here: {line}")
         if word == "FROM":
             match = re.fullmatch(r"(\S+)(?: AS (\S+))?", rest.strip())
-            stages.append(Stage(match.group(1), match.group(2)))
+            base = re.sub(r"\$\{(\w+)\}", lambda name: arguments[name[1]], match.group(1))
+            stages.append(Stage(base, match.group(2)))
+        elif word == "ARG" and not stages:
+            name, _, default = rest.strip().partition("=")
+            arguments[name] = default
         elif not stages:
             raise ValueError(f"before the first FROM: {line}")
         else:
