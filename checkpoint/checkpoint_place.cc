@@ -52,11 +52,11 @@ absl::Status Missed(const std::string& folder, const Place& place, const std::st
   const std::string missed = absl::StrCat("this run has saved checkpoints in ", folder,
                                           ", and there is none any more: bring them back, or ");
   if (!place.run.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(missed, "start the job again to begin anew"));
+    return absl::NotFoundError(absl::StrCat(missed, "start the job again to begin anew"));
   }
   // It may be of an earlier run in the same folder. Whoever begins anew by mistake loses more.
-  return absl::FailedPreconditionError(absl::StrCat(missed, "remove ", run_dir, "/", kPlaceName,
-                                                    " and start the job again to begin anew"));
+  return absl::NotFoundError(absl::StrCat(missed, "remove ", run_dir, "/", kPlaceName,
+                                          " and start the job again to begin anew"));
 }
 
 absl::Status NotMounted(const std::string& folder, const Place& place, const std::string& run_dir) {

@@ -22,7 +22,7 @@ absl::Status NoteCheckpointPlace(Storage* storage, const std::string& run_dir,
                                  const std::string& run, const std::string& folder);
 
 // There is no checkpoint in `folder`: is that so because there never was one, or because they were
-// removed before this run began? Errors: FailedPrecondition when the run of that id itself, whose
+// removed before this run began? Errors: NotFound when the run of that id itself, whose
 // folder is `run_dir`, had some there; Unavailable when they are on a file system that is not
 // mounted now, by the word of this run or, with `earlier`, of an earlier one of the job, in a
 // folder beside it or in its own; those of looking.

@@ -44,9 +44,10 @@ absl::Status Candidates::Find() {
   const bool automatic = source_.resume == "auto";
   LS_RETURN_IF_ERROR(Add(source_.folder, !automatic));
   if (found_.empty() && damaged_.empty()) {
-    LS_RETURN_IF_ERROR(checkpoint::CheckNoneIsLost(source_.storage, source_.run_dir,
-                                                   source_.identity.run, source_.folder,
-                                                   /*earlier=*/automatic));
+    refused_ = checkpoint::CheckNoneIsLost(source_.storage, source_.run_dir, source_.identity.run,
+                                           source_.folder, /*earlier=*/automatic);
+    if (absl::IsNotFound(refused_) && source_.copies.count() > 1) return absl::OkStatus();
+    LS_RETURN_IF_ERROR(refused_);
   }
   TellOfMissing();
   if (automatic || source_.resume == "never" || !found_.empty()) return absl::OkStatus();
@@ -59,19 +60,29 @@ absl::Status Candidates::Find() {
 }
 
 absl::StatusOr<const FoundCheckpoint*> Candidates::Next() {
-  if (next_ == found_.size()) return nullptr;
-  const FoundCheckpoint& found = found_[next_++];
-  const std::string difference = DifferenceOf(found.manifest, IdentityFor(found.manifest));
-  if (difference.empty()) return &found;
-  if (source_.reproducible) {
-    return absl::InvalidArgumentError(absl::StrCat(
+  while (next_ < found_.size()) {
+    const FoundCheckpoint& found = found_[next_++];
+    const std::string difference = DifferenceOf(found.manifest, IdentityFor(found.manifest));
+    if (difference.empty()) return &found;
+    if (!source_.reproducible) {
+      LS_LOG_WARNING << "goes on from a checkpoint of another training (reproducible: false): "
+                     << difference;
+      return &found;
+    }
+    absl::Status refused = absl::InvalidArgumentError(absl::StrCat(
         "the checkpoint ", found.path, " is of another training: ", difference,
         "; take the job as it was, another checkpoint.dir, or resume: never to begin anew",
         " (train.reproducible: false goes on with other numbers)"));
+    if (!MayHaveOwnElsewhere() || found.manifest.run == source_.identity.run) return refused;
+    LS_LOG_WARNING << "not taken, since this run has saved checkpoints of its own: " << found.path
+                   << ", of another training";
+    refused_.Update(refused);
   }
-  LS_LOG_WARNING << "goes on from a checkpoint of another training (reproducible: false): "
-                 << difference;
-  return &found;
+  return nullptr;
+}
+
+bool Candidates::MayHaveOwnElsewhere() const {
+  return source_.copies.count() > 1 && source_.newest.has_value();
 }
 
 checkpoint::Manifest Candidates::IdentityFor(const checkpoint::Manifest& found) const {
@@ -81,6 +92,7 @@ checkpoint::Manifest Candidates::IdentityFor(const checkpoint::Manifest& found) 
 }
 
 absl::Status Candidates::Exhausted() const {
+  LS_RETURN_IF_ERROR(refused_);
   if (!given_) {
     if (!found_.empty() || !damaged_.empty()) {
       LS_LOG_WARNING << "no checkpoint in " << source_.folder << " is whole; begins at step 0";

@@ -26,16 +26,21 @@ class Candidates {
 
   // Looks. Errors: NotFound when the user named a place where none is; InvalidArgument when the
   // job's own folder is a checkpoint; as Unreadable when some may be whole and cannot be read;
-  // those of CheckNoneIsLost.
+  // those of CheckNoneIsLost. That this run's own are gone here is left to Exhausted where other
+  // hosts, which have folders of their own, may have them.
   absl::Status Find();
   // The next one to try, newest first; null: there is none. Errors: InvalidArgument when it is of
-  // another job.
+  // another job; but what another run left is passed over, and left to Exhausted, where this run
+  // has saved some that other hosts may have in folders of their own.
   absl::StatusOr<const checkpoint::FoundCheckpoint*> Next();
-  // None of them was whole. Errors: DataLoss when it was the user who named the place.
+  // No host has one that is whole. Errors: DataLoss when it was the user who named the place; what
+  // was left to this.
   absl::Status Exhausted() const;
 
  private:
   absl::Status Add(const std::string& folder, bool own_alone);
+  // Returns whether this run has saved some, and hosts have folders of their own.
+  bool MayHaveOwnElsewhere() const;
   // The job's, with its data where `found` knows its own.
   checkpoint::Manifest IdentityFor(const checkpoint::Manifest& found) const;
   // The one that the coordinator knows as the newest may be gone.
@@ -49,6 +54,7 @@ class Candidates {
   std::vector<std::string> damaged_;
   size_t next_ = 0;
   bool given_ = false;
+  absl::Status refused_;  // for Exhausted
 };
 
 // An error of reading what may be whole, for people. What was read and does not fit

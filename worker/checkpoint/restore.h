@@ -72,8 +72,9 @@ struct StateTarget {
 // All ranks call it with the same source, and get the same. Empty: there is no checkpoint, and the
 // state is the initial one. Blocks. Errors: InvalidArgument when the newest checkpoint is of
 // another job, naming what differs; NotFound or DataLoss when a path was given that is none;
+// NotFound, Unavailable where there should be some and are none (CheckNoneIsLost);
 // FailedPrecondition, ResourceExhausted, Unavailable on a rank that cannot read what may be whole,
-// or finds nothing where there should be some (CheckNoneIsLost), with rank, file and advice;
+// with rank, file and advice;
 // Aborted on the other ranks, and when the generation ended. After an error the state is the
 // initial one.
 absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,

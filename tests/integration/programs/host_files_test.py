@@ -143,6 +143,25 @@ class HostFiles(HostsTest):
         status = self.assert_good(job, path)
         self.assertIn("h3", self.hosts_of(job), status)
 
+    def test_a_host_whose_copies_were_removed_takes_the_state_from_the_other(self):
+        # The run's folder, in which the run notes that it has checkpoints, is shared.
+        _, second = self.up_apart("ckpt", slots=(1, 1))
+        path = self.job_file(steps=steps_that_last(30), extra="checkpoint: {dir: ckpt/tiny, every: 40 steps}\n" + PACE)
+        job = self.submit(path)
+        def saved(host):
+            return glob.glob(self.in_dir(f"only-{host}/ckpt/tiny/step-*"))
+
+        wait_until(lambda: saved("h1") and saved("h2") and glob.glob(
+            self.in_dir("runs/tiny-*/checkpoint_folder.json")), 60, "both hosts have checkpoints, which is noted")
+        for worker in self.workers_on(second):
+            worker.kill(signal.SIGSTOP)
+        shutil.rmtree(self.in_dir("only-h2/ckpt/tiny"))
+        self.kill_workers()
+        wait_until(lambda: re.search("goes on after step [1-9].* of the checkpoint", self.status(job)["reason"]), 60,
+                   "it goes on from the copy of the first")
+        wait_until(lambda: saved("h2"), 60, "the second one has copies again")
+        self.assert_good(job, path)
+
     def test_a_folder_that_is_not_shared_as_stated(self):
         self.up_apart("runs", slots=(1, 1))
         job = self.submit(self.job_file(extra="checkpoint: {every: 50 steps, shared: always}\n"))

@@ -55,13 +55,13 @@ TEST_F(CheckpointPlaceTest, WhatARunBeforeHadInTheSameFolderIsNoConcernOfIts) {
   std::ofstream(runs_ + "/tiny-1a/" + kPlaceName)
       << absl::StrCat(R"({"schema":1,"folder":")", folder_, R"(","mount_point":"/"})");
   const absl::Status missed = Check("/tiny-1a", /*earlier=*/false, "tiny-9z");
-  EXPECT_EQ(missed.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(missed.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(missed.message(), HasSubstr(absl::StrCat("remove ", runs_, "/tiny-1a/", kPlaceName)));
 }
 
 TEST_F(CheckpointPlaceTest, ARunMissesItsOwn) {
   const absl::Status missed = Check("/tiny-1a", /*earlier=*/false);
-  EXPECT_EQ(missed.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(missed.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(missed.message(), HasSubstr(folder_));
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/checkpoint_place.h"
 #include "checkpoint/sha256.h"
 #include "common/status.h"
 #include "gmock/gmock.h"
@@ -33,7 +34,7 @@ class FolderCopiesTest : public CheckpointerTest {
     return folders;
   }
   Job Life(const std::string& letters, const std::string& run = "run") const {
-    return Job(folder_, static_cast<int>(letters.size()), run, "", 2, Folders(letters));
+    return Job(folder_, static_cast<int>(letters.size()), run, run_dir_, 2, Folders(letters));
   }
   // Trains for `steps` steps with a checkpoint after each.
   static void Train(Job* job, int steps) {
@@ -69,6 +70,7 @@ class FolderCopiesTest : public CheckpointerTest {
     }
     return step;
   }
+  std::string run_dir_;
 };
 
 TEST_F(FolderCopiesTest, WhoSeesTheSameFolder) {
@@ -151,6 +153,55 @@ TEST_F(FolderCopiesTest, AHostWithoutFilesTakesTheStateFromThoseThatHaveThem) {
   EXPECT_EQ(ResumedIn("ca", job.State()), 2);
   EXPECT_EQ(ResumedIn("cdb", job.State()), 2);
   EXPECT_EQ(ResumedIn("cd", ""), -1);
+}
+
+// The run's folder, which all hosts share, says that there were checkpoints.
+TEST_F(FolderCopiesTest, AHostThatHasLostItsCopyTakesTheStateFromThoseThatHaveTheirs) {
+  run_dir_ = folder_ + "/run";
+  std::string state;
+  {
+    Job job = Life("ab");
+    Train(&job, 2);
+    state = job.State();
+  }
+  ASSERT_TRUE(
+      checkpoint::NoteCheckpointPlace(checkpoint::Storage::Disk(), run_dir_, "run", folder_ + "/b")
+          .ok());
+  fs::remove_all(folder_ + "/b");
+  EXPECT_EQ(ResumedIn("ab", state), 2);
+  fs::remove_all(folder_ + "/a");
+  Job job = Life("ab");
+  job.Look();
+  const auto results = job.Restore("auto");
+  EXPECT_EQ(results[0].status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(results[1].status().code(), absl::StatusCode::kNotFound) << "nobody has any";
+}
+
+TEST_F(FolderCopiesTest, WhatAnotherTrainingLeftOnAHostDoesNotKeepTheRunFromGoingOn) {
+  std::string state;
+  {
+    Job job = Life("a");
+    Train(&job, 2);
+    state = job.State();
+    Job other(folder_, 1, "other", "", 2, Folders("b"), R"({"seed": 7})");
+    Train(&other, 3);
+  }
+  for (const bool saved : {true, false}) {
+    for (const std::string letters : {"ab", "cb"}) {
+      Job job = Life(letters);
+      if (saved) job.Know(/*generation=*/1, /*step=*/2, /*previous_generation=*/1);
+      job.Look();
+      const auto results = job.Restore("auto");
+      if (saved && letters == "ab") {
+        ASSERT_TRUE(results[1].ok() && results[1]->has_value()) << results[1].status();
+        EXPECT_EQ(job.State(1), state);
+        continue;
+      }
+      EXPECT_EQ(results[0].status().code(), absl::StatusCode::kAborted);
+      EXPECT_EQ(results[1].status().code(), absl::StatusCode::kInvalidArgument)
+          << "a run that begins, or whose own checkpoints nobody has";
+    }
+  }
 }
 
 TEST_F(FolderCopiesTest, TheBestWeightsComeWithTheState) {

@@ -310,7 +310,7 @@ TEST_F(RestoreTest, ARunMissesTheCheckpointsThatItHad) {
   {
     Job job(folder_, 2, "run", run_dir);
     const auto results = job.Restore("auto");
-    EXPECT_EQ(results[0].status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(results[0].status().code(), absl::StatusCode::kNotFound);
     EXPECT_THAT(std::string(results[0].status().message()), HasSubstr("this run has saved"));
     EXPECT_EQ(results[1].status().code(), absl::StatusCode::kAborted);
   }
