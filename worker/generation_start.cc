@@ -40,7 +40,8 @@ absl::Status LookAtFolders(const GenerationStart& own, const Generation& generat
                            .name = "checkpoint.dir",
                            .stated = own.assignment->spec().checkpoint().shared(),
                            .job = &own.resume->identity,
-                           .takes_over = own.resume->takes_over()};
+                           .takes_over = own.resume->takes_over(),
+                           .check_mounted = [&own] { return own.checkpointer->CheckMounted(); }};
   LS_ASSIGN_OR_RETURN(own.resume->copies, LookAtFolder(communicator, generation, saved, deadline));
   return absl::OkStatus();
 }

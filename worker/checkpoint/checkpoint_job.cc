@@ -84,15 +84,6 @@ void CheckpointJob::Fail(const absl::Status& why) {
   state_.store(State::kFailed, std::memory_order_release);
 }
 
-absl::Status CheckpointJob::CheckMounted() const {
-  if (settings_.mount_point.empty()) return absl::OkStatus();
-  LS_ASSIGN_OR_RETURN(const std::string now, settings_.storage->MountPoint(settings_.folder));
-  if (now == settings_.mount_point) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(
-      settings_.folder, " lies on the file system mounted at ", now, ", and lay on that of ",
-      settings_.mount_point, " when this worker began: is that mounted?"));
-}
-
 // Somebody who clears up may remove the folder before it is held: then once more.
 absl::Status CheckpointJob::MakeHeldFolder() {
   checkpoint::Storage* const storage = settings_.storage;
@@ -134,7 +125,7 @@ void CheckpointJob::Release(bool remove) {
 
 absl::Status CheckpointJob::WriteFiles() {
   checkpoint::Storage* const storage = settings_.storage;
-  LS_RETURN_IF_ERROR(CheckMounted());
+  if (settings_.check_mounted != nullptr) LS_RETURN_IF_ERROR(settings_.check_mounted());
   LS_RETURN_IF_ERROR(MakeHeldFolder());
   const char* from = snapshot_->data();
   for (const LayoutFile& file : settings_.layout->FilesOf(settings_.part)) {

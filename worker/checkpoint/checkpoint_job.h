@@ -48,8 +48,10 @@ class CheckpointJob {
     std::function<checkpoint::FileMatch(const std::function<bool()>& go_on)> match_best;
     int keep = 1;
     bool takes_over = false;  // as in RunNumberOf
-    std::string mount_point;  // of the folder's file system; empty: not known
-    MayPublish may_publish;   // may be empty
+    // Checks that the folder's file system is mounted; asked before anything is written. May be
+    // empty.
+    std::function<absl::Status()> check_mounted;
+    MayPublish may_publish;  // may be empty
     // The state region, all of which is there, where nothing is to write it before the job has
     // ended, or was cancelled: it is written from there, without a copy. Null: from the copy.
     const char* in_place = nullptr;
@@ -104,9 +106,6 @@ class CheckpointJob {
     moves_.fetch_add(1, std::memory_order_relaxed);
     return !cancelled_.load(std::memory_order_relaxed);
   }
-  // Errors: Unavailable when the folder's file system is not mounted any more: what would be
-  // written then would be hidden when it is again.
-  absl::Status CheckMounted() const;
   // The folder that the files are written into, held so that nobody clears it away.
   absl::Status MakeHeldFolder();
   // Holds the file beside it, which is made where it is not there. Null, or NotFound: somebody

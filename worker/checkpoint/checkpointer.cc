@@ -57,6 +57,15 @@ size_t Checkpointer::CopyBytes(const engine::Plan& plan, int least_workers) {
       .MostBytes();
 }
 
+absl::Status Checkpointer::CheckMounted() const {
+  if (mount_point_.empty()) return absl::OkStatus();
+  LS_ASSIGN_OR_RETURN(const std::string now, settings_.storage->MountPoint(settings_.folder));
+  if (now == mount_point_) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      settings_.folder, " lies on the file system mounted at ", now, ", and lay on that of ",
+      mount_point_, " when this worker began: is that mounted?"));
+}
+
 std::string Checkpointer::Writer() const {
   const std::string all = absl::StrCat(settings_.identity.run, "-g", generation_);
   return alone_ ? absl::StrCat(all, "-", settings_.worker) : all;
@@ -101,6 +110,7 @@ void Checkpointer::Enter(const Communicator& communicator, int64_t step,
 }
 
 void Checkpointer::LookForOthers() {
+  if (!CheckMounted().ok()) return;  // saving says so
   absl::StatusOr<std::unique_ptr<FolderMark>> mark =
       FolderMark::Leave(settings_.storage, settings_.folder, settings_.identity.run);
   if (!mark.ok() || *mark == nullptr) return;  // nobody can be told apart; saving says what fails
@@ -115,7 +125,8 @@ void Checkpointer::LookForOthers() {
 
 void Checkpointer::Prepare(const std::string& writer) {
   // Older checkpoints stay: none of this run is there yet to take their place.
-  absl::Status ready = settings_.storage->MakeFolder(settings_.folder);
+  absl::Status ready = CheckMounted();
+  if (ready.ok()) ready = settings_.storage->MakeFolder(settings_.folder);
   if (ready.ok()) {
     const absl::Status tidied = checkpoint::Tidy(settings_.storage, settings_.folder, writer, -1);
     if (!tidied.ok()) {
@@ -275,7 +286,7 @@ void Checkpointer::Begin(int64_t step, const Decided& decided, bool in_place) {
   in_place_ = in_place && (settings_.in_parts == nullptr || !settings_.in_parts());
   if (in_place_) own.in_place = static_cast<const char*>(settings_.state);
   own.takes_over = settings_.takes_over;
-  own.mount_point = mount_point_;
+  own.check_mounted = [this] { return CheckMounted(); };
   own.manifest = settings_.identity;
   own.manifest.step = step;
   own.manifest.sequence = sequence_.load();
@@ -425,6 +436,7 @@ absl::StatusOr<std::string> Checkpointer::SaveAlone(int64_t step, const Decided&
   copies_ = {};
   rank_ = 0;
   world_ = 1;
+  LS_RETURN_IF_ERROR(CheckMounted());
   LS_RETURN_IF_ERROR(settings_.storage->MakeFolder(settings_.folder));
   std::unique_ptr<checkpoint::Storage::Hold> turn;
   const absl::Time patience = settings_.clock->Now() + kTurn;

@@ -24,6 +24,7 @@
 #define LOCKSTEP_WORKER_CHECKPOINT_CHECKPOINTER_H_
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -154,6 +155,10 @@ class Checkpointer {
   // Errors: those of looking.
   absl::StatusOr<std::string> FindSaved(int64_t step) const;
   const std::string& folder() const { return settings_.folder; }
+  // Checks that the folder lies on the file system on which it lay when this worker began: what is
+  // written to another one would be hidden when that is mounted again. Errors: Unavailable; those
+  // of looking. Thread-safe.
+  absl::Status CheckMounted() const;
 
   // Returns whether this rank keeps the best weights beside its checkpoints, though it does not
   // write the run's files: it is the one that saves in its folder.
@@ -166,8 +171,8 @@ class Checkpointer {
   // disk.
   void KeepBest(int64_t step, const std::string& path, const std::string& sha256,
                 const std::function<bool()>& go_on);
-  // Compares what is kept under their name with them; once it was the same, no more. `go_on` as
-  // there. Blocks for the disk. Thread-safe.
+  // Compares what is kept under their name with them; once it was the same, no more while it is
+  // the same file. `go_on` as there. Blocks for the disk. Thread-safe.
   checkpoint::FileMatch MatchBest(int64_t step, const std::string& sha256,
                                   const std::function<bool()>& go_on);
   // The file that holds them, whether it is there or not.
@@ -219,8 +224,22 @@ class Checkpointer {
   void WaitForThread();
   // Brings the checkpoint under way to an end, good or bad. Collective.
   absl::Status Settle(Communicator* communicator, absl::Time deadline);
-  // The best weights, of `step`, are in the folder.
-  void NoteKept(int64_t step, const std::string& sha256);
+  // Which file is at a path: one that takes its place has another inode, or another size.
+  struct FileId {
+    uint64_t device = 0;
+    uint64_t inode = 0;
+    int64_t size = 0;
+    bool operator==(const FileId&) const = default;
+  };
+  // Best weights that are known to be in the folder.
+  struct KeptBest {
+    int64_t step = 0;
+    std::string sha256;
+    std::optional<FileId> file;  // not set: it could not be seen
+  };
+  static std::optional<FileId> FileAt(const std::string& path);
+  // The best weights, of `step`, are in the folder, as `file`.
+  void NoteKept(int64_t step, const std::string& sha256, const std::optional<FileId>& file);
   // Those of `step` are kept: has what they take the place of removed when nobody knows of it. Of
   // another generation it stays, as others may have saved for the run since.
   void RemoveReplacedBest(int64_t step);
@@ -261,14 +280,13 @@ class Checkpointer {
   std::atomic<bool> leaving_{false};
   std::atomic<bool> hurries_{false};
   std::atomic<int64_t> sequence_{0};    // Manifest::sequence of this run; 0: not known
-  std::string mount_point_;             // of the folder's file system; empty: not known
+  const std::string mount_point_;       // of the folder's file system; empty: not known
   std::shared_ptr<CheckpointJob> job_;  // this rank's part of the newest, if it has one
   bool copying_ = false;                // that job's copy may still be made
   int64_t restored_step_ = -1;          // that the state was taken from
   int64_t best_here_ = 0;               // whose weights were kept last in this generation; 0: none
   absl::Mutex best_mu_;
-  // The best weights that are known to be in the folder: their step, their sha256.
-  std::pair<int64_t, std::string> kept_best_ ABSL_GUARDED_BY(best_mu_);
+  KeptBest kept_best_ ABSL_GUARDED_BY(best_mu_);
   checkpoint::TaskThread thread_;  // last: uses the rest
 };
 

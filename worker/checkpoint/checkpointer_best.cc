@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The best weights that are kept beside the checkpoints.
+#include <sys/stat.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,11 +20,11 @@ std::string Checkpointer::BestPath(int64_t step) const {
 void Checkpointer::KeepBest(int64_t step, const std::string& path, const std::string& sha256,
                             const std::function<bool()>& go_on) {
   const std::string to = BestPath(step);
-  absl::Status kept;
-  if (path != to) kept = settings_.storage->MakeFolder(settings_.folder);
+  absl::Status kept = CheckMounted();
+  if (kept.ok() && path != to) kept = settings_.storage->MakeFolder(settings_.folder);
   if (kept.ok() && path != to) kept = CheckBestIsOurs(step, sha256, go_on);
   if (kept.ok() && path != to) kept = settings_.storage->Link(path, to, go_on);
-  if (kept.ok()) NoteKept(step, sha256);
+  if (kept.ok()) NoteKept(step, sha256, FileAt(to));
   if (kept.ok() || MatchBest(step, sha256, go_on) == checkpoint::FileMatch::kSame) {
     return RemoveReplacedBest(step);
   }
@@ -75,20 +77,29 @@ absl::Status Checkpointer::CheckBestIsOurs(int64_t step, const std::string& sha2
                                          checkpoint::BestName(step)));
 }
 
-void Checkpointer::NoteKept(int64_t step, const std::string& sha256) {
+std::optional<Checkpointer::FileId> Checkpointer::FileAt(const std::string& path) {
+  struct stat found {};
+  if (::stat(path.c_str(), &found) != 0) return std::nullopt;
+  return FileId{found.st_dev, found.st_ino, found.st_size};
+}
+
+void Checkpointer::NoteKept(int64_t step, const std::string& sha256,
+                            const std::optional<FileId>& file) {
   absl::MutexLock lock(&best_mu_);
-  kept_best_ = {step, sha256};
+  kept_best_ = {step, sha256, file};
 }
 
 checkpoint::FileMatch Checkpointer::MatchBest(int64_t step, const std::string& sha256,
                                               const std::function<bool()>& go_on) {
+  const std::optional<FileId> file = FileAt(BestPath(step));  // before it is read
   {
     absl::MutexLock lock(&best_mu_);
-    if (kept_best_ == std::pair(step, sha256)) return checkpoint::FileMatch::kSame;
+    const bool known = kept_best_.step == step && kept_best_.sha256 == sha256;
+    if (known && file.has_value() && file == kept_best_.file) return checkpoint::FileMatch::kSame;
   }
   const checkpoint::FileMatch match =
       checkpoint::MatchFile(settings_.storage, BestPath(step), sha256, go_on);
-  if (match == checkpoint::FileMatch::kSame) NoteKept(step, sha256);
+  if (match == checkpoint::FileMatch::kSame) NoteKept(step, sha256, file);
   return match;
 }
 

@@ -62,6 +62,7 @@ void RemoveOld(const SharedFolder& folder, const std::string& own) {
 
 // Makes this rank's file, and removes those that are old.
 absl::Status Leave(const SharedFolder& folder, const std::string& nonce, int rank) {
+  if (folder.check_mounted != nullptr) LS_RETURN_IF_ERROR(folder.check_mounted());
   LS_RETURN_IF_ERROR(folder.storage->MakeFolder(folder.path));
   const std::string file = FileOf(folder, nonce, rank);
   LS_RETURN_IF_ERROR(checkpoint::WriteWhole(folder.storage, file, nonce));

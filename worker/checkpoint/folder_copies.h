@@ -8,9 +8,11 @@
 #define LOCKSTEP_WORKER_CHECKPOINT_FOLDER_COPIES_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "checkpoint/manifest.h"
@@ -50,6 +52,9 @@ struct SharedFolder {
   const checkpoint::Manifest* job = nullptr;
   bool takes_over = false;
   checkpoint::Storage* storage = checkpoint::Storage::Disk();
+  // Checks that the folder's file system is mounted; asked before anything is written. May be
+  // empty.
+  std::function<absl::Status()> check_mounted = {};
 };
 
 // All ranks call it with the same folder, which is made where it is missing. A generation of one

@@ -89,7 +89,11 @@ absl::Status Trainer::SaveBest(const std::string& path, bool of_run,
                                                               : engine::Weights::kCurrent;
   best_ = {"", step, ""};
   checkpoint::Storage* const disk = checkpoint::Storage::Disk();
-  const auto written = WriteWeights(path, *compiled_.plan, state_, weights, go_on);
+  const auto write = [&]() -> absl::StatusOr<std::string> {
+    if (!of_run) LS_RETURN_IF_ERROR(checkpointer_->CheckMounted());
+    return WriteWeights(path, *compiled_.plan, state_, weights, go_on);
+  };
+  const absl::StatusOr<std::string> written = write();
   if (written.ok()) {
     best_ = {path, step, *written};
   } else {

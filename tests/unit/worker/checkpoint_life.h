@@ -101,10 +101,11 @@ class Job {
     }
     std::vector<FolderCopies> seen(ranks_.size());
     Each([&](int r, Rank& rank) {
-      const auto looked = LookAtFolder(
-          rank.communicator.get(), generation,
-          {FolderOf(r), "checkpoint.dir", stated, &identity_, false, rank.storage.get()},
-          Deadline());
+      const auto looked =
+          LookAtFolder(rank.communicator.get(), generation,
+                       {FolderOf(r), "checkpoint.dir", stated, &identity_, false,
+                        rank.storage.get(), [&rank] { return rank.checkpointer->CheckMounted(); }},
+                       Deadline());
       ASSERT_TRUE(looked.ok()) << looked.status();
       seen[static_cast<size_t>(r)] = *looked;
     });

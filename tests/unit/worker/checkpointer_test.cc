@@ -480,5 +480,18 @@ TEST_F(CheckpointerTest, NothingIsWrittenWhereTheFolderIsNotMountedAnyMore) {
   EXPECT_TRUE(fs::exists(folder_ + "/step-0000000003"));
 }
 
+TEST_F(CheckpointerTest, NobodySavesAloneWhereTheFolderIsNotMountedAnyMore) {
+  Job job(folder_, 1);
+  Begin(&job);
+  job.Step();
+  const auto& rank = job.ranks()[0];
+  rank.storage->SetMountPoint("/elsewhere");
+  const size_t done = rank.storage->done().size();
+  const absl::Status saved = rank.checkpointer->SaveAlone(1, job.decided()).status();
+  EXPECT_EQ(saved.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(saved.message(), ::testing::HasSubstr("is that mounted?"));
+  EXPECT_EQ(rank.storage->done().size(), done);
+}
+
 }  // namespace
 }  // namespace lockstep::worker

@@ -125,6 +125,14 @@ TEST_F(FolderCopiesTest, WhatWasLeftLongAgoIsRemovedWhosesoeverItIs) {
   EXPECT_THAT(there, UnorderedElementsAre(".seen-c0ffee-1", "step-1"));
 }
 
+TEST_F(FolderCopiesTest, NothingIsLeftWhereTheFolderIsNotMountedAnyMore) {
+  Job job = Life("aa");
+  checkpoint::RecordingStorage* const storage = job.ranks()[1].storage.get();
+  storage->SetMountPoint("/elsewhere");
+  job.Look();
+  EXPECT_THAT(storage->done(), IsEmpty());
+}
+
 // A disk that is full in the middle of a run is no reason to end it.
 TEST_F(FolderCopiesTest, WhereNothingCanBeWrittenTheJobsWordCounts) {
   for (int broken = 0; broken < 2; ++broken) {

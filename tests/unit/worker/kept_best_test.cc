@@ -19,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 class KeptBestTest : public CheckpointerTest {
  protected:
@@ -160,6 +161,45 @@ TEST_F(KeptBestTest, WhatTheDeadLeftGoesWithTheFirstCheckpointAfterIt) {
     job.Complete();
     EXPECT_EQ(Kept(&job), alone ? Steps({1, 4, 9}) : Steps({1, 2, 3, 4, 9}));
   }
+}
+
+TEST_F(KeptBestTest, NothingIsWrittenWhereTheFolderIsNotMountedAnyMore) {
+  Job job(folder_, 1);
+  Begin(&job);
+  Keep(&job, 1);
+  const auto said_of = [&](int64_t step) {
+    ::testing::internal::CaptureStderr();
+    Keep(&job, step);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  checkpoint::RecordingStorage* const storage = job.ranks()[0].storage.get();
+  storage->SetMountPoint("/elsewhere");
+  const size_t done = storage->done().size();
+  EXPECT_THAT(said_of(2), HasSubstr("when this worker began: is that mounted?"));
+  EXPECT_EQ(storage->done().size(), done);
+  storage->SetMountPoint("");
+  EXPECT_EQ(said_of(3), "");
+  EXPECT_THAT(Kept(&job), ElementsAre(3));
+}
+
+TEST_F(KeptBestTest, AnotherFileInTheirPlaceIsComparedAnew) {
+  Job job(folder_, 1);
+  Begin(&job);
+  Keep(&job, 1);
+  Checkpointer* const checkpointer = job.ranks()[0].checkpointer.get();
+  const std::string path = checkpointer->BestPath(1), sha256 = job.decided().best_sha256;
+  int reads = 0;
+  job.ranks()[0].storage->BeforeReads([&](const std::string& read) {
+    reads += read == path ? 1 : 0;
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(checkpointer->MatchBest(1, sha256, nullptr), checkpoint::FileMatch::kSame);
+  EXPECT_EQ(reads, 0);
+  std::ofstream(path + "-") << "other weights";
+  fs::rename(path + "-", path);
+  EXPECT_EQ(checkpointer->MatchBest(1, sha256, nullptr), checkpoint::FileMatch::kOther);
+  fs::remove(path);
+  EXPECT_EQ(checkpointer->MatchBest(1, sha256, nullptr), checkpoint::FileMatch::kOther);
 }
 
 // Whoever dies over it leaves what the checkpoints know, and the new ones whole.

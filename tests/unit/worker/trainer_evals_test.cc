@@ -455,6 +455,19 @@ TEST_F(TrainerEvalsTest, BestWeightsThatAnotherHostHasAreNotMissing) {
   }
 }
 
+// Of two hosts that share no folder one has lost its disk.
+TEST_F(TrainerEvalsTest, NoBestWeightsAreWrittenWhereTheCheckpointsFolderIsNotMountedAnyMore) {
+  const Compiled job(LargeBestJob("2 steps", 1e-30));  // step 2 is the best
+  Ranks ranks = StartIn(folder_ + "/a", "run", job);
+  ranks.push_back(std::move(StartIn(folder_ + "/b", "run", job)[0]));
+  for (const auto& rank : ranks) rank->source.copies.writers = {0, 1};
+  ranks[1]->storage.SetMountPoint("/elsewhere");
+  for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  ranks.clear();
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/a/saved/" + checkpoint::BestName(2)));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/b/saved"));
+}
+
 TEST_F(TrainerEvalsTest, AnEarlyStopWithoutAnyNumberSaysSo) {
   JobSpec spec = TrainedJob();
   spec.mutable_train()->mutable_eval()->set_every("1 steps");
