@@ -109,7 +109,8 @@ void FromRecord(const WorkerRecord& record, Worker& worker, absl::Time now) {
   worker.end_unknown = record.end_unknown();
   worker.other_data = record.other_data();
   worker.other_build = record.other_build();
-  if (record.heard()) worker.trained_before = record.trained_before();
+  // 0 is also what a row says that was written before it was known.
+  if (record.trained_before() > 0) worker.trained_before = record.trained_before();
   worker.since = now;
   if (worker.dead() || worker.failed || worker.verdict_serial != 0) worker.failed_at = now;
 }
