@@ -25,10 +25,23 @@ struct Place {
   std::string run;  // id; empty: a version that noted none wrote it
 };
 
+// Returns `path` from the root on, without ".", ".." and a slash at its end.
 std::string Absolute(const std::string& path) {
   std::error_code error;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
-  return error ? path : absolute.lexically_normal().string();
+  std::filesystem::path absolute = std::filesystem::absolute(path, error).lexically_normal();
+  if (error) return path;
+  if (!absolute.has_filename() && absolute.has_relative_path()) absolute = absolute.parent_path();
+  return absolute.string();
+}
+
+// Returns whether two paths name one folder: by their words, as what is not mounted cannot be
+// looked at, or by the links on the way.
+bool IsSameFolder(const std::string& path, const std::string& other) {
+  if (Absolute(path) == Absolute(other)) return true;
+  std::error_code error, other_error;
+  const auto real = std::filesystem::weakly_canonical(Absolute(path), error);
+  const auto other_real = std::filesystem::weakly_canonical(Absolute(other), other_error);
+  return !error && !other_error && real == other_real;
 }
 
 // Returns what the run of `run_dir` has noted; nothing when it has not, or nothing that can be
@@ -82,15 +95,16 @@ absl::Status CheckNoneIsLost(Storage* storage, const std::string& run_dir, const
   // A link that leads nowhere is an error here.
   LS_ASSIGN_OR_RETURN(const std::string mounted_at, storage->MountPoint(folder));
   if (run_dir.empty()) return absl::OkStatus();
-  const std::string absolute = Absolute(folder);
   const auto noted = PlaceOf(storage, run_dir);
-  const bool there = noted.has_value() && noted->folder == absolute;
+  const bool there = noted.has_value() && IsSameFolder(noted->folder, folder);
   const bool own = there && (noted->run == run || noted->run.empty());
   if (own && noted->mount_point == mounted_at) return Missed(folder, *noted, run_dir);
   if (own) return NotMounted(folder, *noted, run_dir);
   if (!earlier) return absl::OkStatus();
   const auto check = [&](const Place& place, const std::string& of) {
-    if (place.folder != absolute || place.mount_point == mounted_at) return absl::OkStatus();
+    if (place.mount_point == mounted_at || !IsSameFolder(place.folder, folder)) {
+      return absl::OkStatus();
+    }
     return Annotate(NotMounted(folder, place, of), "checkpoint.resume: auto");
   };
   // An earlier run may have had this one's folder.

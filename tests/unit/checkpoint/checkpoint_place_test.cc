@@ -78,5 +78,26 @@ TEST_F(CheckpointPlaceTest, AFileSystemThatIsNotMountedIsNotAnEmptyFolder) {
   EXPECT_TRUE(Check("/tiny-2b", /*earlier=*/true).ok()) << "what cannot be read says nothing";
 }
 
+TEST_F(CheckpointPlaceTest, OneFolderHasSeveralPaths) {
+  fs::create_directory(runs_ + "/disk");
+  fs::create_directory_symlink("disk", runs_ + "/link");
+  const std::string folder = runs_ + "/disk/saved";
+  // As the next run of the job finds it, when the file system is not mounted.
+  const auto is_known = [&](const std::string& noted, const std::string& path) {
+    storage_.SetMountPoint("/mnt/disk");
+    EXPECT_TRUE(NoteCheckpointPlace(&storage_, runs_ + "/tiny-1a", "tiny-1a", noted).ok());
+    storage_.SetMountPoint("/");
+    return absl::IsUnavailable(
+        CheckNoneIsLost(&storage_, runs_ + "/tiny-2b", "tiny-2b", path, /*earlier=*/true));
+  };
+  for (const char* same : {"/disk/saved/", "/disk/saved/.", "/disk/saved//", "/disk/./saved",
+                           "/disk/../disk/saved/", "/link/saved", "/link/saved/"}) {
+    EXPECT_TRUE(is_known(folder, runs_ + same)) << same;
+    EXPECT_TRUE(is_known(runs_ + same, folder)) << same;
+  }
+  EXPECT_FALSE(is_known(folder, runs_ + "/disk"));
+  EXPECT_FALSE(is_known(folder, runs_ + "/disk/saved2"));
+}
+
 }  // namespace
 }  // namespace lockstep::checkpoint
