@@ -40,6 +40,12 @@ std::string TemporaryBase(const std::string& path) {
   return absl::StrCat(path.substr(0, base), kTemporaryPrefix, path.substr(base, kMost), "-");
 }
 
+// The first one that is tried for a file that had none until it was whole: what a killed process
+// left under it is found without a look through the folder.
+std::string FirstTemporaryName(const std::string& path) {
+  return absl::StrCat(TemporaryBase(path), std::string(2 * kRandomBytes, '0'));
+}
+
 // One that no other writer uses.
 std::string TemporaryName(const std::string& path) {
   return absl::StrCat(TemporaryBase(path), RandomHex(kRandomBytes));
@@ -58,7 +64,20 @@ bool HasName(int fd) {
   return ::fstat(fd, &info) == 0 && info.st_nlink > 0;
 }
 
-// Removes what writers of `path` left that are gone. What cannot be looked at stays.
+// Removes the file `left` beside a target if its writer is gone. What cannot be looked at stays.
+void RemoveIfLeft(const std::string& left) {
+  // Over NFS who locks alone has to have it open for writing.
+  const UniqueFd fd(::open(left.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid() || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return;
+  // Since it was opened it may have become the target, and another writer's have its name.
+  struct stat opened, there;
+  if (::fstat(fd.get(), &opened) == 0 && ::lstat(left.c_str(), &there) == 0 &&
+      opened.st_dev == there.st_dev && opened.st_ino == there.st_ino) {
+    ::unlink(left.c_str());
+  }
+}
+
+// Removes what writers of `path` left that are gone.
 void RemoveLeft(const std::string& folder, const std::string& path) {
   const std::string base = TemporaryBase(path);
   const std::string name = base.substr(base.rfind('/') + 1);
@@ -67,9 +86,7 @@ void RemoveLeft(const std::string& folder, const std::string& path) {
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     const std::string left = entry->path().string();
     if (!absl::StartsWith(entry->path().filename().string(), name)) continue;
-    // Over NFS who locks alone has to have it open for writing.
-    const UniqueFd fd(::open(left.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
-    if (fd.valid() && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(left.c_str());
+    RemoveIfLeft(left);
   }
 }
 
@@ -152,13 +169,15 @@ absl::Status DurableFile::Append(const void* data, size_t bytes) {
 
 absl::Status DurableFile::NameIt() {
   const std::string source = absl::StrCat("/proc/self/fd/", fd_.get());
+  std::string name = FirstTemporaryName(path_);
   for (int i = 0; i < kTries; ++i) {
-    std::string name = TemporaryName(path_);
     if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
       temporary_ = std::move(name);
       return absl::OkStatus();
     }
     if (errno != EEXIST) return ErrnoStatus(errno, absl::StrCat("link ", name));
+    if (i == 0) RemoveIfLeft(name);
+    if (i > 0) name = TemporaryName(path_);
   }
   return NoFreeName(path_);
 }

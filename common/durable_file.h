@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that appear whole or not at all. A file is written beside its target (unnamed where the
-// file system allows it, so that a killed process leaves nothing), flushed to the disk, renamed
-// over the target, and the folder is flushed. Until Commit an older file at the path stays as it
-// is. One that has a name is held by flock(2): what a killed process leaves under such a name is
-// nobody's, and whoever writes the same target next removes it. Thread-safety: thread-compatible.
+// Files that appear whole or not at all. A file is written beside its target (without a name until
+// it is whole, where the file system allows it), flushed to the disk, renamed over the target, and
+// the folder is flushed. Until Commit an older file at the path stays as it is. One that has a name
+// is held by flock(2): what a killed process leaves under such a name is nobody's, and whoever
+// writes the same target next removes it. Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_COMMON_DURABLE_FILE_H_
 #define LOCKSTEP_COMMON_DURABLE_FILE_H_
 

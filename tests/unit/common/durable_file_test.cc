@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <limits.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +13,7 @@
 #include <sstream>
 #include <string>
 
+#include "common/fd.h"
 #include "common/write_behind.h"
 #include "tests/tmpfile_fault.h"
 
@@ -98,6 +100,20 @@ TEST_F(DurableFileTest, WhereAFileNeedsANameWhatTheDeadLeftGoes) {
   tmpfile_error = 0;
   EXPECT_EQ(Read(path), "text");
   EXPECT_EQ(Entries(), 2);
+}
+
+// It has a name between two calls, in which its writer may be killed.
+TEST_F(DurableFileTest, WhereAFileNeedsNoNameWhatTheDeadLeftGoesToo) {
+  const std::string path = folder_ + "/a";
+  const std::string left = folder_ + "/" + kTemporaryPrefix + "a-0000000000000000";
+  std::ofstream(left) << "whole, and not in its place";
+  ASSERT_TRUE(WriteFileDurably(path, "text").ok());
+  EXPECT_EQ(Entries(), 1);
+  const UniqueFd held(::open(left.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666));
+  ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
+  ASSERT_TRUE(WriteFileDurably(path, "other").ok());
+  EXPECT_EQ(Read(path), "other");
+  EXPECT_EQ(Entries(), 2) << "that of a writer at work stays";
 }
 
 TEST_F(DurableFileTest, ANameMayBeAsLongAsNamesCanBe) {
