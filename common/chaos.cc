@@ -145,7 +145,7 @@ std::string ToString(const std::vector<Injection>& injections) {
 std::vector<Injection> Draw(uint64_t seed, int count, const Drawing& drawing) {
   const uint64_t key = SiteKey(seed, "chaos");
   std::vector<Injection> injections;
-  const int64_t span = std::max<int64_t>(1, (drawing.steps - 1) / std::max(1, count));
+  const int64_t span = std::max<int64_t>(2, (drawing.steps - 1) / std::max(1, count));
   for (int i = 0; i < count; ++i) {
     const auto words = Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, key);
     Injection injection;
@@ -155,8 +155,7 @@ std::vector<Injection> Draw(uint64_t seed, int count, const Drawing& drawing) {
                        : dice == 8 || !drawing.stops ? Action::kExit
                                                      : Action::kStop;
     injection.rank = static_cast<int>(words[1] % static_cast<uint32_t>(drawing.ranks));
-    injection.step =
-        std::min<int64_t>(drawing.steps, 2 + i * span + words[2] % std::max<int64_t>(1, span - 1));
+    injection.step = 2 + i * span + words[2] % (span - 1);
     const uint32_t place = words[3] % (drawing.halves ? 5 : 4);  // that every step has
     injection.place = place < 4 ? static_cast<Place>(place) : Place::kBegun;
     injection.exit_code = 3;
@@ -174,6 +173,8 @@ std::vector<Injection> Draw(uint64_t seed, int count, const Drawing& drawing) {
   }
   return injections;
 }
+
+int64_t MostDrawn(int64_t steps) { return steps / 2; }
 
 std::string MarkFile(const std::string& run_dir, const std::string& job_id, int number) {
   return absl::StrCat(run_dir, "/", kFolder, "/", job_id, ".", number);

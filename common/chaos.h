@@ -95,8 +95,10 @@ struct Drawing {
 // `count` kills, stops and exits at random ranks, steps in [2, steps] and places, kills of the
 // coordinator and changes of the number of workers, a pure function of the arguments. Two of them
 // are at least two steps apart; but a change may come at the step of the fault before it.
-// REQUIRES: ranks >= 1.
+// REQUIRES: ranks >= 1, count <= MostDrawn(steps).
 std::vector<Injection> Draw(uint64_t seed, int count, const Drawing& drawing);
+// Returns how many faults have room in so many steps, two steps apart.
+int64_t MostDrawn(int64_t steps);
 
 }  // namespace lockstep::chaos
 

@@ -375,7 +375,7 @@ absl::Status LocalRun::PrepareHosts(JobSpec* spec) const {
 }
 
 absl::Status LocalRun::PrepareFaults(const PrivateCoordinator& coordinator, JobSpec* spec) {
-  faults_ = FaultsOf(args_.job, *spec);
+  LS_ASSIGN_OR_RETURN(faults_, FaultsOf(args_.job, *spec));
   if (faults_.empty()) return absl::OkStatus();
   (*spec->mutable_env())[chaos::kJournalVariable] = coordinator.journal();
   const bool scales = std::any_of(

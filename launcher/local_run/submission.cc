@@ -159,12 +159,17 @@ absl::Status CheckFault(const chaos::Injection& fault, const JobSpec& spec) {
 
 }  // namespace
 
-std::vector<chaos::Injection> FaultsOf(const JobArgs& args, const JobSpec& spec) {
+absl::StatusOr<std::vector<chaos::Injection>> FaultsOf(const JobArgs& args, const JobSpec& spec) {
   std::vector<chaos::Injection> faults = args.faults;
   if (args.random_faults == 0) return faults;
   constexpr int64_t kWithin = 100;
   int64_t within = args.chaos_steps > 0 ? args.chaos_steps : spec.train().steps();
   if (within < 2) within = kWithin;
+  if (const int64_t most = chaos::MostDrawn(within); args.random_faults > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--random ", args.random_faults, ": ", within, " steps have room for at most ",
+                     most, " faults, which are two steps apart; give it more steps with --within"));
+  }
   chaos::Drawing drawing;
   drawing.steps = within;
   drawing.least_workers = job::LeastWorkers(spec);
@@ -238,7 +243,7 @@ absl::StatusOr<SubmitJobRequest> MakeSubmission(const JobArgs& args, Counted cou
   LS_ASSIGN_OR_RETURN(job::LoadResult loaded, LoadGoodJob(args, counted));
   JobSpec& spec = loaded.spec;
   LS_RETURN_IF_ERROR(FillSecrets(&spec));
-  const std::vector<chaos::Injection> faults = FaultsOf(args, spec);
+  LS_ASSIGN_OR_RETURN(const std::vector<chaos::Injection> faults, FaultsOf(args, spec));
   for (const chaos::Injection& fault : faults) {
     LS_RETURN_IF_ERROR(CheckFault(fault, spec));
   }

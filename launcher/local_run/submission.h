@@ -14,8 +14,9 @@
 
 namespace lockstep::launcher {
 
-// The faults that a run is to suffer: those given, and those drawn for this job.
-std::vector<chaos::Injection> FaultsOf(const JobArgs& args, const JobSpec& spec);
+// The faults that a run is to suffer: those given, and those drawn for this job. Errors:
+// InvalidArgument when more are to be drawn than have room in its steps.
+absl::StatusOr<std::vector<chaos::Injection>> FaultsOf(const JobArgs& args, const JobSpec& spec);
 
 // The name of this process's user.
 std::string UserName();

@@ -75,6 +75,12 @@ class BadInput(harness.ProgramTest):
         out, err = self.assert_fails(1, ["model"], "eval", "model", "--data", job)
         self.assertNotIn("secret", out + err)
 
+    def test_no_more_faults_are_drawn_than_have_room(self):
+        job = self.write("job.yaml", harness.synthetic_job())
+        for within, most in ((2, 1), (40, 20)):
+            self.assert_fails(BAD_JOB, [f"{within} steps have room for at most {most} faults"],
+                              "chaos", "--random", str(most + 1), "--within", str(within), job)
+
     def test_a_missing_job_file(self):
         self.assert_fails(BAD_JOB, ["nowhere.yaml"], "nowhere.yaml")
 

@@ -93,6 +93,20 @@ TEST(Chaos, DrawnFaultsAreAFunctionOfTheSeed) {
   }
 }
 
+TEST(Chaos, DrawnFaultsAreTwoStepsApartHoweverManyThereAre) {
+  EXPECT_EQ(MostDrawn(2), 1);
+  for (const int64_t steps : {2, 3, 4, 100, 101}) {
+    for (int count = 1; count <= MostDrawn(steps); ++count) {
+      int64_t before = 0;
+      for (const Injection& injection : Draw(7, count, {.ranks = 4, .steps = steps})) {
+        EXPECT_GE(injection.step, before + 2) << count << " of " << steps;
+        EXPECT_LE(injection.step, steps);
+        before = injection.step;
+      }
+    }
+  }
+}
+
 TEST(Chaos, DrawsSizesThatTheJobMayHave) {
   std::set<int> sizes;
   int at_once = 0;
