@@ -22,6 +22,8 @@ absl::StatusCode CodeOf(int error_number) {
     case EROFS:
     case EISDIR:
     case ENOTDIR:
+    case ENAMETOOLONG:
+    case ELOOP:
       return absl::StatusCode::kFailedPrecondition;
     case ENOSPC:
     case EDQUOT:

@@ -25,7 +25,7 @@ std::string WithoutEnd(absl::string_view path) {
 }
 
 std::string ReadingAdvice(const absl::Status& why) {
-  if (absl::IsFailedPrecondition(why)) return "make it readable";
+  if (absl::IsFailedPrecondition(why)) return "make it readable, or take another path";
   if (absl::IsResourceExhausted(why)) return "raise the limit or make room";
   return "see that its file system is mounted and sound";
 }

@@ -75,6 +75,12 @@ class BadInput(harness.ProgramTest):
         out, err = self.assert_fails(1, ["model"], "eval", "model", "--data", job)
         self.assertNotIn("secret", out + err)
 
+    def test_a_folder_for_checkpoints_whose_name_is_too_long(self):
+        job = self.write("job.yaml", harness.synthetic_job(extra="checkpoint: {every: 2 steps}\n"))
+        out, err = self.assert_fails(1, ["File name too long", "take another path"],
+                                     "--set", "checkpoint.dir=" + 300 * "a", job)
+        self.assertNotIn("its replacement starts", out + err)
+
     def test_no_more_faults_are_drawn_than_have_room(self):
         job = self.write("job.yaml", harness.synthetic_job())
         for within, most in ((2, 1), (40, 20)):

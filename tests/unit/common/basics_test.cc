@@ -49,6 +49,8 @@ TEST(PhiloxTest, KeysAndFloats) {
 TEST(StatusTest, ErrnoHasOneCode) {
   EXPECT_EQ(ErrnoStatus(ENOENT, "x").code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ErrnoStatus(EACCES, "x").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrnoStatus(ENAMETOOLONG, "x").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrnoStatus(ELOOP, "x").code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ErrnoStatus(ENOSPC, "x").code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ErrnoStatus(ECONNREFUSED, "x").code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrnoStatus(EINVAL, "x").code(), absl::StatusCode::kInternal);
