@@ -50,9 +50,9 @@ class Loader {
 
   // From here on batches are those of shards [shard_begin, shard_end) from `step` on, in the order
   // (step, shard). Drops what was prepared for another range. Called when a generation begins, and
-  // once before the first Next. Blocks until batches that are being made are done (microseconds);
-  // the two batches that Next returned last stay valid. REQUIRES: step >= 0 and a range of the
-  // sampler's shards.
+  // once before the first Next. Blocks until batches that are being made are done (microseconds, or
+  // as long as their disk takes); the two batches that Next returned last stay valid. REQUIRES:
+  // step >= 0 and a range of the sampler's shards.
   virtual void Restart(int64_t step, int shard_begin, int shard_end) = 0;
   // The next batch. One that is ready is taken without a system call; when none is, the caller
   // makes batches itself instead of sleeping, and blocks only for one that a thread has begun. The

@@ -277,22 +277,28 @@ void CheckStandstill(Context& context, Job& job) {
   Judge(context, job, *hung, absl::StrCat("no progress for ", DurationText(limit)));
 }
 
-// Says whom an ended generation waits for, which may take as long as the disk does: of `saving` the
-// first one.
-void TellSaving(Context& context, Job& job, const std::vector<const Worker*>& saving) {
+// Returns what the worker does with a disk, which may take its time; empty: nothing.
+std::string DiskWork(const Worker& worker) {
+  if (worker.progress.phase() == SAVING) return "writes to its disk";
+  return worker.heartbeat.activity() == IN_DATA_LOADER ? "reads its data" : "";
+}
+
+// Says whom an ended generation waits for, which may take as long as the disk does: of `on_disk`
+// the first one.
+void TellOnDisk(Context& context, Job& job, const std::vector<const Worker*>& on_disk) {
   constexpr const char* kWaits = "; waits for rank ";
-  if (saving.empty() || (job.state != RUNNING && job.state != RECOVERING)) return;
+  if (on_disk.empty() || (job.state != RUNNING && job.state != RECOVERING)) return;
   std::string reason = job.state == RECOVERING ? job.reason.substr(0, job.reason.find(kWaits))
                                                : job.generation.abort_reason;
-  const Worker& first = *saving.front();
-  absl::StrAppend(&reason, kWaits, first.slot, " on ", first.host, ", which writes to its disk");
-  if (saving.size() > 1) absl::StrAppend(&reason, ", and for ", saving.size() - 1, " more");
+  const Worker& first = *on_disk.front();
+  absl::StrAppend(&reason, kWaits, first.slot, " on ", first.host, ", which ", DiskWork(first));
+  if (on_disk.size() > 1) absl::StrAppend(&reason, ", and for ", on_disk.size() - 1, " more");
   if (reason != job.reason) SetState(context, job, RECOVERING, reason);
 }
 
 // A survivor that does not leave an ended generation holds up all others, unless it writes to a
-// slow disk. One without a connection may have left and said so: its silence is judged, as that of
-// any other.
+// slow disk or reads from one. One without a connection may have left and said so: its silence is
+// judged, as that of any other.
 void CheckLeaving(Context& context, Job& job) {
   if (!job.generation.aborted || job.out_of_sight) return;
   const bool heals = MaxRestarts(job) > 0 ||
@@ -300,7 +306,7 @@ void CheckLeaving(Context& context, Job& job) {
                                  [](const OpenFault& fault) { return fault.next_generation == 0; });
   if (!heals) return;
   if (context.now - job.generation.aborted_at < FailureDetection(job)) return;
-  std::vector<const Worker*> saving;
+  std::vector<const Worker*> on_disk;
   for (Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
@@ -312,17 +318,16 @@ void CheckLeaving(Context& context, Job& job) {
     const absl::Time told =
         std::max({job.generation.aborted_at, worker.back_since, worker.connected_since});
     if (context.now - told < limit || Since(context, worker, told) < limit) continue;
-    // It leaves when the disk has taken what it writes, and may hold what nobody else does.
-    const bool saves = worker.progress.phase() == SAVING;
-    if (saves && Since(context, worker, worker.progress_moved) < limit) {
-      saving.push_back(&worker);
+    // It leaves when the disk has done its part, and may hold what nobody else does.
+    if (!DiskWork(worker).empty() && Since(context, worker, worker.progress_moved) < limit) {
+      on_disk.push_back(&worker);
       continue;
     }
     Judge(context, job, worker,
           absl::StrCat("did not leave generation ", job.generation.message.generation(), " within ",
                        DurationText(limit)));
   }
-  TellSaving(context, job, saving);
+  TellOnDisk(context, job, on_disk);
 }
 
 // A worker that shall join a job that steps already.

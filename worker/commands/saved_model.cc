@@ -241,8 +241,9 @@ bool SavedModel::takes_raw_bytes() const {
 
 absl::Status SavedModel::ForEachBlock(const data::Dataset& dataset, const BlockReader::Run& run) {
   LS_RETURN_IF_ERROR(CheckFits(dataset));
-  LS_ASSIGN_OR_RETURN(const std::unique_ptr<BlockReader> reader,
-                      BlockReader::Create(&dataset, executor_.get(), plan_->spec().eval_block));
+  LS_ASSIGN_OR_RETURN(
+      const std::unique_ptr<BlockReader> reader,
+      BlockReader::Create(&dataset, executor_.get(), plan_->spec().eval_block, nullptr));
   return reader->ForEach({}, run);
 }
 

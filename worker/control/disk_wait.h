@@ -14,21 +14,21 @@
 
 namespace lockstep::worker {
 
-// How long a disk may take nothing, and how often it is looked at: well below any limit of the
-// coordinator's for a worker that does not move.
+// How long a disk may take or give nothing, and how often it is looked at: well below any limit of
+// the coordinator's for a worker that does not move.
 inline constexpr absl::Duration kDiskPatience = absl::Minutes(10);
 inline constexpr absl::Duration kDiskLook = absl::Milliseconds(50);
 
-// One wait. Thread-safety: confined to the main thread, which writes the board.
+// Waits, one after the other. Thread-safety: confined to one thread.
 class DiskWait {
  public:
   // Both outlive this.
   DiskWait(ProgressBoard* board, Clock* clock)
       : board_(board), clock_(clock), looked_at_(clock->Now()) {}
 
-  // Called every kDiskLook; `taken` counts what the disk took so far. Returns whether there is
-  // patience left; while there is, the board moves. Time in which the process stood still does not
-  // count.
+  // Called every kDiskLook, or as often as heartbeats leave; `taken` counts what the disk took or
+  // gave so far. Returns whether there is patience left; while there is, the board moves. Time in
+  // which the process stood still does not count.
   bool Look(int64_t taken);
 
  private:

@@ -46,6 +46,21 @@ struct ProgressBoard {
   }
   // Says what the worker is at within a step.
   void Do(Activity next) { activity.store(next, std::memory_order_relaxed); }
+  // While it lives the worker is at an activity; then at what it was at before.
+  class Part {
+   public:
+    Part(ProgressBoard* board, Activity activity)
+        : board_(board), before_(board->activity.load(std::memory_order_relaxed)) {
+      board_->Do(activity);
+    }
+    ~Part() { board_->Do(static_cast<Activity>(before_)); }
+    Part(const Part&) = delete;
+    Part& operator=(const Part&) = delete;
+
+   private:
+    ProgressBoard* const board_;
+    const int before_;
+  };
   // Something moved on; the watch for stalls starts again.
   void Moved() { moves.fetch_add(1, std::memory_order_relaxed); }
   void Read(Progress* progress) const {

@@ -96,12 +96,12 @@ void Telemetry::Pulse::Loop() {
   }
 }
 
-Telemetry::Telemetry(const ProgressBoard* board, ControlLink* link, Clock* clock,
-                     absl::Duration interval)
+Telemetry::Telemetry(ProgressBoard* board, ControlLink* link, Clock* clock, absl::Duration interval)
     : board_(board),
       link_(link),
       clock_(clock),
       interval_(interval),
+      reads_(board, clock),
       beats_(std::make_unique<Pulse>("telemetry", interval, [this] { Send(); })) {}
 
 Telemetry::~Telemetry() {
@@ -134,8 +134,16 @@ void Telemetry::BeatSoon() {
   if (writes_ != nullptr) writes_->Soon();
 }
 
+void Telemetry::MoveForReads() {
+  if (board_->activity.load(std::memory_order_relaxed) != IN_DATA_LOADER) return;
+  // Whatever else moved tells that it is another read, or that this one gets on.
+  const int64_t others = board_->moves.load(std::memory_order_relaxed) - moved_for_reads_;
+  if (reads_.Look(others)) ++moved_for_reads_;
+}
+
 void Telemetry::Send() {
   absl::MutexLock beat(&beat_mu_);
+  MoveForReads();
   WorkerHeartbeat heartbeat;
   heartbeat.set_generation(board_->generation.load(std::memory_order_acquire));
   if (const int64_t nanos = board_->first_commit.load(std::memory_order_acquire); nanos != 0) {

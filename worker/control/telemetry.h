@@ -6,6 +6,7 @@
 #ifndef LOCKSTEP_WORKER_CONTROL_TELEMETRY_H_
 #define LOCKSTEP_WORKER_CONTROL_TELEMETRY_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -17,6 +18,7 @@
 #include "common/cond_var.h"
 #include "common/thread.h"
 #include "worker/control/control_link.h"
+#include "worker/control/disk_wait.h"
 #include "worker/control/progress_board.h"
 #include "worker/control/run_record.h"
 
@@ -25,8 +27,9 @@ namespace lockstep::worker {
 class Telemetry {
  public:
   // Starts the thread "telemetry". All arguments outlive this; `clock` is the one that board and
-  // recorder are stamped with.
-  Telemetry(const ProgressBoard* board, ControlLink* link, Clock* clock, absl::Duration interval);
+  // recorder are stamped with. While the board says IN_DATA_LOADER it has it move, as DiskWait
+  // does: who waits for data cannot.
+  Telemetry(ProgressBoard* board, ControlLink* link, Clock* clock, absl::Duration interval);
   // Writes the record once more, for which it blocks, sends once more, and joins.
   ~Telemetry();
 
@@ -60,11 +63,15 @@ class Telemetry {
     Thread thread_;  // last: uses the rest
   };
 
-  const ProgressBoard* const board_;
+  void MoveForReads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(beat_mu_);
+
+  ProgressBoard* const board_;
   ControlLink* const link_;
   Clock* const clock_;
   const absl::Duration interval_;
   absl::Mutex beat_mu_;  // one heartbeat at a time
+  DiskWait reads_ ABSL_GUARDED_BY(beat_mu_);
+  int64_t moved_for_reads_ ABSL_GUARDED_BY(beat_mu_) = 0;
   absl::Mutex mu_;
   const FlightRecorder* recorder_ ABSL_GUARDED_BY(mu_) = nullptr;
   RunRecord* record_ = nullptr;  // of the thread that says which, and destroys this

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "common/status.h"
@@ -18,16 +19,19 @@ size_t RoundUp(size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kC
 
 absl::StatusOr<std::unique_ptr<BlockReader>> BlockReader::Create(const data::Dataset* dataset,
                                                                  engine::Executor* executor,
-                                                                 int64_t block) {
-  std::unique_ptr<BlockReader> reader(new BlockReader(dataset, executor, block));
+                                                                 int64_t block,
+                                                                 ProgressBoard* board) {
+  std::unique_ptr<BlockReader> reader(new BlockReader(dataset, executor, block, board));
   LS_RETURN_IF_ERROR(reader->Reserve());
   return reader;
 }
 
-BlockReader::BlockReader(const data::Dataset* dataset, engine::Executor* executor, int64_t block)
+BlockReader::BlockReader(const data::Dataset* dataset, engine::Executor* executor, int64_t block,
+                         ProgressBoard* board)
     : dataset_(dataset),
       executor_(executor),
       block_(block),
+      board_(board),
       places_(static_cast<size_t>(Held(executor->stages_blocks()))),
       indices_(static_cast<size_t>(block)) {}
 
@@ -56,6 +60,8 @@ int64_t BlockReader::Valid(int64_t number) const {
 }
 
 absl::Status BlockReader::Read(int64_t number, const Place& place) {
+  std::optional<ProgressBoard::Part> reading;
+  if (board_ != nullptr) reading.emplace(board_, IN_DATA_LOADER);
   const auto valid = static_cast<size_t>(Valid(number));
   std::iota(indices_.begin(), indices_.begin() + static_cast<int64_t>(valid), number * block_);
   return dataset_->ReadBatch({absl::MakeConstSpan(indices_.data(), valid)}, place.fields);

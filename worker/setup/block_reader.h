@@ -17,6 +17,7 @@
 #include "common/mapped_bytes.h"
 #include "data/dataset.h"
 #include "engine/engine.h"
+#include "worker/control/progress_board.h"
 
 namespace lockstep::worker {
 
@@ -38,11 +39,12 @@ class BlockReader {
   // Hands the fields and the hooks to the executor.
   using Run = std::function<absl::Status(const Block&, const engine::Inference::BlockHooks&)>;
 
-  // Blocks of `block` samples. `dataset` and `executor` outlive this. Allocates their memory, which
-  // is page-locked for the executor's device. Errors: ResourceExhausted.
+  // Blocks of `block` samples. `dataset`, `executor` and `board`, which says when this reads and
+  // may be null, outlive this. Allocates their memory, which is page-locked for the executor's
+  // device. Errors: ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<BlockReader>> Create(const data::Dataset* dataset,
                                                              engine::Executor* executor,
-                                                             int64_t block);
+                                                             int64_t block, ProgressBoard* board);
   // How many blocks are read ahead and run at once, on such a device or not.
   static constexpr int Held(bool stages) { return stages ? 2 : 1; }
 
@@ -57,7 +59,8 @@ class BlockReader {
     std::vector<const void*> read_only;  // the same
   };
 
-  BlockReader(const data::Dataset* dataset, engine::Executor* executor, int64_t block);
+  BlockReader(const data::Dataset* dataset, engine::Executor* executor, int64_t block,
+              ProgressBoard* board);
   absl::Status Reserve();
   absl::Status Read(int64_t number, const Place& place);
   int64_t Valid(int64_t number) const;
@@ -65,6 +68,7 @@ class BlockReader {
   const data::Dataset* const dataset_;
   engine::Executor* const executor_;
   const int64_t block_;
+  ProgressBoard* const board_;
   MappedBytes memory_;
   std::vector<Place> places_;
   std::vector<int64_t> indices_;

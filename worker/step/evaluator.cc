@@ -15,7 +15,7 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::Create(const data::Dataset
                                                              int64_t block, ProgressBoard* board,
                                                              Clock* clock, bool averages) {
   LS_ASSIGN_OR_RETURN(std::unique_ptr<BlockReader> reader,
-                      BlockReader::Create(dataset, executor, block));
+                      BlockReader::Create(dataset, executor, block, board));
   int64_t targets = 1;
   for (const FieldSpec& field : dataset->fields()) {
     if (field.name == kLabelsField) targets = field.elements();

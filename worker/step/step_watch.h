@@ -58,19 +58,12 @@ class StepWatch {
   class Scope {
    public:
     Scope(StepWatch* watch, Activity activity, std::optional<StepPhase> phase = std::nullopt)
-        : board_(watch->board_),
-          before_(board_->activity.load(std::memory_order_relaxed)),
+        : part_(watch->board_, activity),
           timer_(phase.has_value() ? watch->profiler_ : nullptr,
-                 phase.value_or(StepPhase::kCompute)) {
-      board_->Do(activity);
-    }
-    ~Scope() { board_->Do(static_cast<Activity>(before_)); }
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
+                 phase.value_or(StepPhase::kCompute)) {}
 
    private:
-    ProgressBoard* const board_;
-    const int before_;
+    ProgressBoard::Part part_;
     PhaseTimer timer_;
   };
 

@@ -41,7 +41,10 @@ bool Trainer::FallsOn(const Every& every, int64_t step) const {
 
 absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, ShardRange held,
                                                     RunRecord* record) {
-  loader_->Restart(committed_step(), held.begin, held.end);
+  {
+    const StepWatch::Scope loading(&watch_, IN_DATA_LOADER);  // what is being read is waited for
+    loader_->Restart(committed_step(), held.begin, held.end);
+  }
   ahead_.reset();
   communicator->PublishCommitted(committed_step());
   const Train& train = compiled_.job.train();

@@ -10,12 +10,14 @@ import resource
 import shutil
 import struct
 import subprocess
+import time
 import unittest
 
 import harness
-from harness import wait_until
+from harness import PACED, wait_until
 
 FAULTS = os.environ.get("LOCKSTEP_FILE_FAULTS", "")
+DISK = os.environ.get("LOCKSTEP_DISK_TROUBLE", "")
 STEPS = 60
 CHECKPOINT = "checkpoint: {every: 20 steps, keep: 3}\n"
 SAVED = "runs/tiny"
@@ -121,7 +123,7 @@ class Files(harness.ProgramTest):
         path = self.write("tiny.yaml", text)
         wanted = self.train(path)["model"]["sha256"]
         shutil.rmtree(self.in_dir("runs"))
-        child = self.start("launcher", "-o", "json", path, env=harness.PACED)
+        child = self.start("launcher", "-o", "json", path, env=PACED)
         wait_until(self.has_metrics, 30, "it trains")
         (copy,) = [os.path.join(root, name) for root, _, names in os.walk(self.in_dir("cache")) for name in names
                    if name.startswith("images") and name.endswith(".decoded")]
@@ -245,6 +247,58 @@ class Files(harness.ProgramTest):
         code, _, said = self.launch(
             path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
         self.assert_clear_failure(code, said, "ulimit -f")
+
+
+@unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+class SlowReads(Files):
+    """A file of the data gives nothing for several times as long as a worker may stand still."""
+
+    DETECTION = 1.0
+    STANDS = 4.0
+
+    def slow_job(self, loader):
+        extra = f"failure_detection: {self.DETECTION:g}s\nrestart: {{max_restarts: 0}}\n"
+        path = self.array_job(steps=250)
+        shutil.copy(self.in_dir("x.npy"), self.in_dir("e.npy"))
+        with open(path, encoding="utf-8") as file:
+            text = file.read().replace("test_inputs: x.npy", "test_inputs: e.npy")
+        text = text.replace("nproc_per_node: 4", "nproc_per_node: 2").replace("e.npy, test_labels: y.npy}}",
+                                                                              "e.npy, test_labels: y.npy}, %s}" % loader)
+        return self.write("tiny.yaml", text + "  eval: {every: 60 steps}\n" + extra)
+
+    def assert_waits(self, name, loader):
+        path = self.slow_job(loader)
+        wanted = self.train(path)["model"]["sha256"]
+        shutil.rmtree(self.in_dir("runs"))
+        self.pace()
+        child = self.start("launcher", "-o", "json", path,
+                           env=dict(PACED, LD_PRELOAD=DISK, LOCKSTEP_TEST_DISK=self.write("disk", "well"),
+                                    LOCKSTEP_TEST_DISK_OF=name))
+        wait_until(lambda: '"step":20,' in self.metrics(), 30, "it trains")
+        self.write("disk", "stalls")
+
+        def stands():
+            before = self.metrics()
+            time.sleep(self.DETECTION / 2)
+            return self.metrics() == before
+        wait_until(stands, 30, "it waits for its data")
+        before = self.metrics()
+        time.sleep(self.STANDS)
+        self.assertEqual(self.metrics(), before)
+        self.write("disk", "well")
+        self.unpace()
+        code, out, said = self.finish(child)
+        self.assertEqual(code, 0, said)
+        result = json.loads(out.strip().splitlines()[-1])
+        self.assertEqual((result["faults"], result["generations"], result["model"]["sha256"]), ([], 1, wanted), said)
+        shutil.rmtree(self.in_dir("runs"))
+
+    def test_a_batch_that_takes_long_to_read_is_waited_for(self):
+        for loader in ("loader: {prefetch: 2}", "loader: {threads: 1}"):
+            self.assert_waits("x.npy", loader)
+
+    def test_an_evaluation_whose_data_take_long_to_read_is_waited_for(self):
+        self.assert_waits("e.npy", "loader: {prefetch: 2}")
 
 
 if __name__ == "__main__":

@@ -145,6 +145,32 @@ TEST_F(TelemetryTest, WhatMovesBetweenRanksIsProgress) {
   EXPECT_EQ(Last().progress_counter(), 2);
 }
 
+TEST_F(TelemetryTest, AReadOfDataIsProgressForAsLongAsADiskMayTake) {
+  FakeClock clock;
+  Telemetry telemetry(&board_, &link_, &clock, kNever);
+  const auto send_for = [&](absl::Duration time) {
+    for (absl::Duration at; at < time; at += absl::Seconds(1)) {
+      clock.Advance(absl::Seconds(1));
+      telemetry.Send();
+    }
+    return Last().progress_counter();
+  };
+  board_.Do(COMPUTING);
+  EXPECT_EQ(send_for(absl::Seconds(2)), 0);
+  {
+    const ProgressBoard::Part reading(&board_, IN_DATA_LOADER);
+    EXPECT_EQ(send_for(absl::Seconds(2)), 2);
+    const int64_t patient = send_for(kDiskPatience);
+    EXPECT_LE(patient, absl::ToInt64Seconds(kDiskPatience));
+    EXPECT_EQ(send_for(absl::Seconds(2)), patient) << "it gives nothing any more";
+    board_.Moved();
+    EXPECT_EQ(send_for(absl::Seconds(2)), patient + 3) << "it is another read";
+  }
+  EXPECT_EQ(board_.activity, COMPUTING);
+  const int64_t moves = board_.moves;
+  EXPECT_EQ(send_for(absl::Seconds(2)), moves);
+}
+
 TEST_F(TelemetryTest, BeatsOnceMoreAtItsEnd) {
   { Telemetry telemetry(&board_, &link_, Clock::Real(), kNever); }
   EXPECT_EQ(wire_.Sent().size(), 1);
