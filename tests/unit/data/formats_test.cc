@@ -151,8 +151,11 @@ TEST_F(FormatsTest, BytesOfOneSplitAndNumbersOfTheOtherAreRefused) {
   EXPECT_THAT(std::string(test(bytes, real).message()), HasSubstr("b.npy is uint8 and"));
   EXPECT_TRUE(test(bytes, bytes).ok());
   EXPECT_TRUE(test(whole, real).ok());
-  // The test split of a model that came here without its training inputs.
   EXPECT_TRUE(test(folder_ + "gone.npy", bytes).ok());
+  // A model says itself what it takes, and needs no file that it learnt from.
+  source.classes = 2;
+  EXPECT_TRUE(test(whole, bytes).ok());
+  EXPECT_TRUE(test(Write("broken.npy", "no array"), bytes).ok());
 }
 
 TEST_F(FormatsTest, NpyErrorsNameTheFile) {
