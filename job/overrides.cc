@@ -87,6 +87,20 @@ bool ParsePath(int set, absl::string_view text, std::vector<Step>* path, Reporte
   return true;
 }
 
+// Returns where in `value`, which has been read as `node`, there begins what YAML leaves out of it:
+// a comment, or an anchor of nothing. npos: nowhere.
+size_t LeftOut(absl::string_view value, const YamlNode& node) {
+  if (node.kind == YamlNode::Kind::kNull) {
+    const size_t begin = value.find_first_not_of(" \t");
+    if (begin == absl::string_view::npos) return begin;
+    if (value[begin] == '#' || value[begin] == '&') return begin;
+  } else if (node.kind != YamlNode::Kind::kScalar || !node.plain) {
+    return absl::string_view::npos;
+  }
+  const size_t blank = std::min(value.find(" #"), value.find("\t#"));
+  return blank == absl::string_view::npos ? blank : blank + 1;
+}
+
 bool ParseSet(int set, const std::string& text, Override* parsed, Reporter* reporter) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
@@ -103,12 +117,22 @@ bool ParseSet(int set, const std::string& text, Override* parsed, Reporter* repo
   for (const YamlProblem& problem : document.problems) {
     reporter->Error(problem.place, problem.message);
   }
+  if (!document.problems.empty()) return false;
+  const absl::string_view given = absl::string_view(text).substr(equals + 1);
+  if (const size_t at = LeftOut(given, document.root); at != absl::string_view::npos) {
+    const bool begins = given.find_first_not_of(" \t") == at;
+    reporter->Error(
+        {set + 1, 0, static_cast<int>(equals + 1 + at), static_cast<int>(given.size() - at)},
+        begins ? "a value that begins with '#' or '&' has to be in quotes"
+               : "what follows ' #' is a comment: a value that has it in it has to be in quotes");
+    return false;
+  }
   CheckDuplicates(document.root, reporter);
   parsed->value = std::move(document.root);
   if (parsed->path.back().in_map && equals + 1 == text.size()) {
     parsed->value.kind = YamlNode::Kind::kScalar;
   }
-  return document.problems.empty();
+  return true;
 }
 
 YamlNode KeyNode(const Step& step, int set) {

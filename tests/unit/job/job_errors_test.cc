@@ -73,6 +73,21 @@ TEST(JobErrors, SetIsShownWithACaret) {
                         "ends in ':' has to be in quotes, as \"10:\""));
   EXPECT_THAT(Errors(kGood, {"profile.steps={a: b}"}), Not(HasSubstr("quotes")));
   EXPECT_EQ(Errors(kGood, {"profile.steps=\"10:\""}), "");
+  EXPECT_EQ(Errors(kGood, {"run.setup=#5 of ten"}),
+            "--set: error: a value that begins with '#' or '&' has to be in quotes\n"
+            "      | --set run.setup=#5 of ten\n"
+            "      |                 ^~~~~~~~~\n");
+  EXPECT_EQ(Errors(kGood, {"name=a #5"}),
+            "--set: error: what follows ' #' is a comment: a value that has it in it has to be in "
+            "quotes\n"
+            "      | --set name=a #5\n"
+            "      |              ^~\n");
+  EXPECT_THAT(Errors(kGood, {"train.seed=&anchor"}), HasSubstr("has to be in quotes"));
+  EXPECT_THAT(Errors(kGood, {"train.seed=null # not said"}), HasSubstr("is a comment"));
+  for (const char* nothing : {"train.seed=", "train.seed= ", "train.seed=null", "train.seed=~"}) {
+    EXPECT_EQ(Errors(kGood, {nothing}), "") << nothing;
+  }
+  EXPECT_EQ(Errors(kGood, {"train.seed=1#5"}).find("comment"), std::string::npos);
   EXPECT_THAT(Errors(kGood, {"train.epochs"}), HasSubstr("expected path=value"));
   EXPECT_THAT(Errors(kGood, {"train.epochs.x=1"}), HasSubstr("nothing is below it"));
   EXPECT_THAT(Errors(kGood, {"train.epochs=[1"}), HasSubstr("not valid YAML"));
