@@ -68,8 +68,9 @@ LoadResult ParseJob(std::string_view text, const std::string& name,
 // What stands for a secret's value where a spec is shown.
 inline constexpr char kHiddenSecret[] = "***";
 
-// The spec as job.yaml text: comes back as the same spec, but for secrets, which are hidden, and
-// for bounds of `elastic` that its number of workers is beyond, which are that number then.
+// The spec as job.yaml text: comes back as the same spec, but for secrets, which are hidden, for
+// bounds of `elastic` that its number of workers is beyond, which are that number then, and for
+// what was counted for `nproc_by`, which is counted anew.
 std::string ToYaml(const JobSpec& spec);
 // The spec as JSON (protobuf's mapping with the field names of the file).
 std::string ToJson(const JobSpec& spec);

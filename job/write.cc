@@ -206,12 +206,17 @@ void WriteMessage(const Message& message, const std::string& indent, std::string
 
 std::string ToYaml(const JobSpec& spec) {
   JobSpec written = spec;
-  // Bounds that flags, or counted workers, are beyond are written as they are meant then.
-  if (!IsUncounted(spec) && spec.elastic().min_workers() > WantedWorkers(spec)) {
-    written.mutable_elastic()->set_min_workers(LeastWorkers(spec));
-  }
-  if (!IsUncounted(spec) && spec.elastic().max_workers() > 0) {
-    written.mutable_elastic()->set_max_workers(MostWorkers(spec));
+  if (!spec.resources().nproc_by().empty()) {
+    // They are counted anew, and bounds are meant of what comes of that.
+    written.mutable_resources()->clear_ranks_per_node();
+  } else {
+    // Bounds that flags are beyond are written as they are meant then.
+    if (spec.elastic().min_workers() > WantedWorkers(spec)) {
+      written.mutable_elastic()->set_min_workers(LeastWorkers(spec));
+    }
+    if (spec.elastic().max_workers() > 0) {
+      written.mutable_elastic()->set_max_workers(MostWorkers(spec));
+    }
   }
   std::string out;
   WriteMessage(written, "", &out);

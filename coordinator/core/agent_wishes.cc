@@ -41,6 +41,7 @@ void Assign(const State& state, const Job& job, const Worker& worker, DesiredWor
   assignment.set_run_dir(job.run_dir);
   assignment.set_submit_dir(job.request.submit_dir());
   assignment.set_source(job.request.source());
+  assignment.set_workdir(job.request.workdir());
   *assignment.mutable_device() = worker.device;
   assignment.set_user(job.request.user());
   assignment.set_token(WorkerToken(state, worker.incarnation));

@@ -186,6 +186,15 @@ bool HasText(int folder, const std::string& name, const std::string& text) {
   return n == static_cast<ssize_t>(text.size()) && found.compare(0, text.size(), text) == 0;
 }
 
+// Returns the run's job file, which can be submitted again: with the workdir that a copy was sent
+// of.
+std::string JobText(const WorkerAssignment& assignment) {
+  if (assignment.workdir().empty()) return job::ToYaml(assignment.spec());
+  JobSpec spec = assignment.spec();
+  spec.set_workdir(assignment.workdir());
+  return job::ToYaml(spec);
+}
+
 // Appears whole or not at all: other agents may write the same file at the same time, those of
 // other containers with the same process number.
 absl::Status WriteWhole(int folder, const std::string& name, const std::string& text,
@@ -301,7 +310,7 @@ absl::StatusOr<UniqueFd> OpenRunLog(const WorkerAssignment& assignment, bool own
   if (!logs.ok()) return Annotate(logs.status(), path);
   LS_RETURN_IF_ERROR(CheckOwner(logs->get(), absl::StrCat(path, "/logs"), logs->get()));
   LS_RETURN_IF_ERROR(CheckErrors(folder.get(), path));
-  const auto job = [&] { return job::ToYaml(assignment.spec()); };
+  const auto job = [&] { return JobText(assignment); };
   std::string name = "job.yaml";
   // The user's own file in a folder of their choice stays, and so does that of a job which had the
   // folder before.

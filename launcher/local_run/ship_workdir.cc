@@ -34,6 +34,7 @@ absl::Status ShipWorkdir(coordinator::PackagesClient* client, const std::string&
   if (!package.ok()) return Annotate(package.status(), "workdir");
   LS_RETURN_IF_ERROR(before_sending(package->id));
   LS_RETURN_IF_ERROR(client->Put(package->id, package->bytes, kSilence).status());
+  request->set_workdir(workdir);
   request->mutable_spec()->set_workdir(coordinator::PackageWorkdir(package->id));
   return absl::OkStatus();
 }

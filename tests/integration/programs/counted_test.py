@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs whose workers the coordinator counts: one for each slot of the nodes that it gives them."""
 
+import glob
+import os
 import unittest
 
 from nodes import Nodes
@@ -19,6 +21,9 @@ class Counted(Nodes):
             result = self.end_of(job, expected)
             self.assertEqual(int(result["workers"]), 2)
             self.assertEqual(self.describe(job)["spec"]["resources"]["ranks_per_node"], [2])
+            (run,) = glob.glob(os.path.join(self.dir, f"runs/*-{job}"))
+            again = self.submit(os.path.join(run, "job.yaml"))
+            self.assertEqual(int(self.end_of(again, expected)["workers"]), 2)
 
     def test_what_cannot_be_meant_is_refused(self):
         path = self.job_file(nodes=1, nproc=1, steps=10)

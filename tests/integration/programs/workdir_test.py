@@ -36,6 +36,9 @@ class Workdir(Nodes):
         self.assertEqual(status["state"], "SUCCEEDED", status["reason"])
         folder = os.path.join(self.run_of(job), "workdir")
         self.assertEqual(sorted(os.listdir(folder)), [".lockstepignore", "data"])
+        again = self.ended(self.submit(os.path.join(self.run_of(job), "job.yaml")))
+        self.assertEqual(again["state"], "SUCCEEDED", again["reason"])
+        self.assertEqual(again["result"]["model_sha256"], status["result"]["model_sha256"])
         # In place, the same.
         alone = self.train("--nproc-per-node=2", path, cwd=self.dir)
         self.assertEqual(status["result"]["model_sha256"], alone["model"]["sha256"])

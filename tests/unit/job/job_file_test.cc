@@ -445,6 +445,19 @@ TEST(JobFile, RanksOfEachHostStandForTheirNumbers) {
   EXPECT_EQ(flag.spec.resources().nodes(), 2);
 }
 
+TEST(JobFile, CountedWorkersAreWrittenAsWhatCountsThem) {
+  JobSpec spec = Load(std::string("resources: {nproc_per_node: gpu, nodes: 2}\n"
+                                  "elastic: {min_workers: 5}\n") +
+                      kTrain + "  shards: 8\n");
+  ASSERT_TRUE(SetCounted({3, 1}, "cuda", &spec).ok());
+  const LoadResult again = ParseJob(ToYaml(spec), "x.yaml", {});
+  ASSERT_TRUE(again.ok()) << again.FormatErrors();
+  EXPECT_TRUE(IsUncounted(again.spec));
+  EXPECT_EQ(again.spec.resources().nproc_by(), "gpu");
+  EXPECT_EQ(again.spec.resources().nodes(), 2);
+  EXPECT_EQ(again.spec.elastic().min_workers(), 5);
+}
+
 TEST(JobFile, WhatIsWrittenInAListWinsOverDefaults) {
   const JobSpec spec =
       Load(kTrain, {"train.model.layers.sequence=[{residual: {body: [{dropout: {rate: 0.25}}]}}, "

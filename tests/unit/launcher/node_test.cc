@@ -197,6 +197,12 @@ TEST_F(RunFolderTest, AnotherJobsFileAndWorkdirAreNotTakenForThisJobs) {
   EXPECT_EQ(Read(mine + "/job.yaml"), job::ToYaml(former.spec()));
   EXPECT_FALSE(fs::exists(mine + "/job-a1.yaml"));
   EXPECT_EQ(Read(mine + "/job-b2.yaml"), job::ToYaml(now.spec()));
+  // Where the submitter's own is known, it is what can be submitted again.
+  former.set_workdir("code");
+  former.set_run_dir(path + "/again");
+  ASSERT_TRUE(OpenRunLog(former, /*own=*/true).ok());
+  EXPECT_THAT(Read(path + "/again/job.yaml"), testing::HasSubstr("\nworkdir: code\n"));
+  former.set_run_dir(mine);
   EXPECT_EQ(WorkFolder(former), path + "/mine/workdir-a1");
   EXPECT_EQ(WorkFolder(now), path + "/mine/workdir-b2");
 }
