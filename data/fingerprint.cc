@@ -109,7 +109,7 @@ absl::StatusOr<std::vector<FileFingerprint>> FingerprintFolder(const std::string
     for (const FileFingerprint& file : files) absl::StrAppend(&names, file.hash, "\n");
     files.clear();
   }
-  files.push_back({folder, paths.size(), HashBytes(names.data(), names.size())});
+  files.push_back({folder, paths.size(), HashBytes(names.data(), names.size()), /*folder=*/true});
   return files;
 }
 

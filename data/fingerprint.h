@@ -21,6 +21,7 @@ struct FileFingerprint {
   // Of a folder: the number of its files, and the hash of their names.
   uint64_t bytes = 0;
   uint64_t hash = 0;
+  bool folder = false;
 };
 
 // Files up to this are hashed whole.

@@ -3,15 +3,19 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/generation.h"
 
 namespace lockstep::coordinator {
 namespace {
 
-// Returns the first file of `worker` that `other` has none of that path for, or null.
-const DataFile* FileWithoutOther(const Worker& worker, const Worker& other) {
+// Returns the first file of `worker`, whose path begins with `folder`, that `other` has none of
+// that path for, or null.
+const DataFile* FileWithoutOther(const Worker& worker, const Worker& other,
+                                 const std::string& folder = "") {
   for (const DataFile& file : worker.ready->data()) {
+    if (!absl::StartsWith(file.path(), folder)) continue;
     const auto& files = other.ready->data();
     const auto same = [&file](const DataFile& each) { return each.path() == file.path(); };
     if (std::none_of(files.begin(), files.end(), same)) return &file;
@@ -24,6 +28,42 @@ std::string WhoseData(const Worker& worker, const Worker& first) {
                       " are not those of rank ", first.slot, " on host ", first.host, ": ");
 }
 
+// Returns whether the worker tells of single files in the folder, as it does unless they are many.
+bool Lists(const Worker& worker, const std::string& folder) {
+  const auto& files = worker.ready->data();
+  return std::any_of(files.begin(), files.end(), [&folder](const DataFile& file) {
+    return absl::StartsWith(file.path(), folder);
+  });
+}
+
+// Returns what is other about a folder.
+std::string OtherFolder(const Worker& worker, const DataFile& here, const Worker& first,
+                        const DataFile& there) {
+  std::string what = absl::StrCat("has ", here.bytes(), " files on ", worker.host, " and ",
+                                  there.bytes(), " on ", first.host);
+  if (here.bytes() == there.bytes()) what = "has other files or names";
+  const std::string folder = here.path() + "/";
+  if (!Lists(worker, folder) || !Lists(first, folder)) return what;
+  const DataFile* const only_here = FileWithoutOther(worker, first, folder);
+  const DataFile* const only_there = FileWithoutOther(first, worker, folder);
+  if (only_here != nullptr) {
+    absl::StrAppend(&what, ", ", only_here->path(), " on ", worker.host, " alone");
+  }
+  if (only_there != nullptr) {
+    absl::StrAppend(&what, ", ", only_there->path(), " on ", first.host, " alone");
+  }
+  return what;
+}
+
+// Returns what is other about a file of the same path on both.
+std::string OtherFile(const Worker& worker, const DataFile& here, const Worker& first,
+                      const DataFile& there) {
+  if (here.folder() || there.folder()) return OtherFolder(worker, here, first, there);
+  if (here.bytes() == there.bytes()) return "is as long on both and has other bytes";
+  return absl::StrCat("has ", here.bytes(), " bytes on ", worker.host, " and ", there.bytes(),
+                      " on ", first.host);
+}
+
 }  // namespace
 
 std::string OtherData(const Worker& worker, const Worker& first) {
@@ -31,11 +71,8 @@ std::string OtherData(const Worker& worker, const Worker& first) {
     for (const DataFile& file : worker.ready->data()) {
       if (file.path() != expected.path()) continue;
       if (file.bytes() == expected.bytes() && file.hash() == expected.hash()) continue;
-      const std::string what = file.bytes() == expected.bytes()
-                                   ? "is as long on both and has other bytes"
-                                   : absl::StrCat("has ", file.bytes(), " bytes on ", worker.host,
-                                                  " and ", expected.bytes(), " on ", first.host);
-      return absl::StrCat(WhoseData(worker, first), file.path(), " ", what,
+      return absl::StrCat(WhoseData(worker, first), file.path(), " ",
+                          OtherFile(worker, file, first, expected),
                           "; copy it from one host to the other, or share the folder");
     }
   }

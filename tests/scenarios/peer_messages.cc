@@ -89,6 +89,7 @@ bool ParseWorkerReport(const Command& command, WorkerMessage& message) {
       file.set_path(command.text("file", "data/train.bin"));
       file.set_bytes(command.number("bytes", 1000));
       file.set_hash(static_cast<uint64_t>(command.number("data")));
+      file.set_folder(command.flag("folder"));
     }
     if (command.has("also")) ready.add_data()->set_path(command.text("also"));
   } else if (command.verb() == "peer-lost") {

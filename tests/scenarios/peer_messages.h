@@ -4,7 +4,8 @@
 //   agent NODE [slots=4] [host=H] [life=1] [gpus=0] [private] [version=1] [labels=K:V] [owner=USER]
 //   died W order=1           log W line="..."
 //   exit W [code=0] [signal=0] [order=1] [wanted] [line="..."] [error="..."] [unfit] [passing]
-//   ready W [plan=p] [device=d] [seen=0] [step=N] [data=HASH [bytes=1000] [file=PATH] [also=PATH]]
+//   ready W [plan=p] [device=d] [seen=0] [step=N]
+//         [data=HASH [bytes=1000] [file=PATH] [folder] [also=PATH]]
 //   peer-lost W rank=1 [generation=1] [kind=DIED] [detail="..."]
 //   checkpoint W step=20 [generation=1]           one that is there whole and is to appear
 //   finished W [steps=10] [drained]              failed W code=13 message="..."

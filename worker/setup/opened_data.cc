@@ -71,6 +71,7 @@ void OpenedData::Tell(WorkerReady* ready) const {
     told.set_path(PathText(file.path));
     told.set_bytes(static_cast<int64_t>(file.bytes));
     told.set_hash(file.hash);
+    told.set_folder(file.folder);
   }
   ready->set_data_stamp(stamp_);
 }
