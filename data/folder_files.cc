@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 
@@ -22,28 +23,41 @@ namespace fs = std::filesystem;
 using FileId = std::pair<dev_t, ino_t>;
 FileId IdOf(const struct stat& info) { return {info.st_dev, info.st_ino}; }
 
-// Adds to `names` those of `links` that lead to files which are not among them.
-absl::Status AddLinks(std::vector<std::string> links, std::vector<std::string>* names) {
+// Returns whether the file at `path` is there; then `info` is what the file system says of it.
+absl::StatusOr<bool> Look(const std::string& path, struct stat* info) {
+  if (::stat(path.c_str(), info) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return false;
+  return ErrnoStatus(errno, absl::StrCat("stat ", path));
+}
+
+// Returns each file of `names` and `links`, both sorted, once: under the first of its names, else
+// under the first link that leads to it.
+absl::StatusOr<std::vector<std::string>> EachOnce(std::vector<std::string> names,
+                                                  std::vector<std::string> links) {
+  std::vector<std::string> files;
   std::set<FileId> there;
   struct stat info {};
-  for (const std::string& name : *names) {
-    if (::stat(name.c_str(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", name));
-    there.insert(IdOf(info));
+  for (std::string& name : names) {
+    LS_ASSIGN_OR_RETURN(const bool found, Look(name, &info));
+    if (!found) continue;  // it has gone meanwhile
+    // Most have one name, and where there are no links nothing else leads to them.
+    if (info.st_nlink == 1 && links.empty()) {
+      files.push_back(std::move(name));
+    } else if (there.insert(IdOf(info)).second) {
+      files.push_back(std::move(name));
+    }
   }
-  std::sort(links.begin(), links.end());
   for (std::string& link : links) {
-    if (::stat(link.c_str(), &info) != 0) {
-      if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP) {
-        return ErrnoStatus(errno, absl::StrCat("stat ", link));
-      }
+    LS_ASSIGN_OR_RETURN(const bool found, Look(link, &info));
+    if (!found) {
       // Editors lock a file that they change by such a link, to nowhere.
       if (fs::path(link).filename().string().starts_with(".#")) continue;
       return absl::NotFoundError(absl::StrCat(
           link, " is a link that leads to no file: remove it, or bring its file here"));
     }
-    if (S_ISREG(info.st_mode) && there.insert(IdOf(info)).second) names->push_back(std::move(link));
+    if (S_ISREG(info.st_mode) && there.insert(IdOf(info)).second) files.push_back(std::move(link));
   }
-  return absl::OkStatus();
+  return files;
 }
 
 }  // namespace
@@ -68,9 +82,11 @@ absl::StatusOr<std::vector<std::string>> FilesOfFolder(const std::string& folder
     return absl::FailedPreconditionError(
         absl::StrCat("the folder ", folder, " cannot be read: ", error.message()));
   }
-  if (!links.empty()) LS_RETURN_IF_ERROR(AddLinks(std::move(links), &names));
   std::sort(names.begin(), names.end());
-  return names;
+  std::sort(links.begin(), links.end());
+  LS_ASSIGN_OR_RETURN(std::vector<std::string> files, EachOnce(std::move(names), std::move(links)));
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
 }  // namespace lockstep::data
