@@ -56,6 +56,18 @@ std::string_view Strip(std::string_view field) {
   return field;
 }
 
+// Returns whether a CR stands in `line`, outside quotes and not at its end: where old Macintosh
+// programs end a line.
+bool HasLineEnd(std::string_view line) {
+  line = line.substr(0, line.find_last_not_of(" \t\r") + 1);
+  if (line.find('\r') == std::string_view::npos) return false;
+  bool quoted = false;
+  return std::any_of(line.begin(), line.end(), [&quoted](char c) {
+    if (c == '"') quoted = !quoted;
+    return c == '\r' && !quoted;
+  });
+}
+
 // A quote in a quoted name is written twice.
 std::string OneQuoteEach(std::string_view name) {
   return absl::StrReplaceAll(std::string(name), {{"\"\"", "\""}});
@@ -79,6 +91,10 @@ class Parser {
   Parser(const std::string& label, const std::string& header) : label_(label), header_(header) {}
 
   absl::Status Line(int64_t number, std::string_view line) {
+    if (HasLineEnd(line)) {
+      return absl::DataLossError(absl::StrCat(
+          "line ", number, " has a CR in its middle: lines end in LF or CR LF, not in CR alone"));
+    }
     SplitLine(line, &fields_);
     if (columns_ == 0) {
       LS_RETURN_IF_ERROR(First(number));
@@ -171,6 +187,13 @@ class Parser {
       named = std::find(table_.names.begin(), table_.names.end(), OneQuoteEach(label_));
     }
     if (named != table_.names.end()) {
+      const auto again = std::find(named + 1, table_.names.end(), *named);
+      if (again != table_.names.end()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the label's name '", label_, "' stands twice in the header, over the columns ",
+            named - table_.names.begin(), " and ", again - table_.names.begin(),
+            " (from 0): give the label's number"));
+      }
       label_column_ = static_cast<size_t>(named - table_.names.begin());
       return absl::OkStatus();
     }
@@ -225,6 +248,9 @@ absl::StatusOr<CsvTable> ParseCsv(std::string_view text, const std::string& labe
   int64_t number = 0;
   // Spreadsheets begin with a byte order mark.
   if (text.substr(0, 3) == "\xEF\xBB\xBF") text.remove_prefix(3);
+  if (text.substr(0, 2) == "\xFF\xFE" || text.substr(0, 2) == "\xFE\xFF") {
+    return absl::DataLossError("the table is UTF-16, by its byte order mark: save it as UTF-8");
+  }
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);

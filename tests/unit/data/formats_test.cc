@@ -290,6 +290,15 @@ TEST(CsvTest, SaysWhatIsWrongWhere) {
   EXPECT_THAT(error("1\n"), HasSubstr("at least 2"));
   EXPECT_THAT(error("a;b\n1;2\n"), HasSubstr("1 column; at least 2 are needed, with commas"));
   EXPECT_THAT(error("a,b\n1,2\n", "c"), HasSubstr("no column 'c'"));
+  EXPECT_THAT(error("a,y,b,y\n1,2,3,4\n", "y"),
+              HasSubstr("'y' stands twice in the header, over the columns 1 and 3 (from 0)"));
+  EXPECT_EQ(error("a,y,b,y\n1,2,3,4\n", "3"), "");
+  EXPECT_THAT(error("a,b\r1,2\r3,4\r"), HasSubstr("line 1 has a CR in its middle"));
+  EXPECT_THAT(error("a,b\n1,2\r3,4\n"), HasSubstr("line 2 has a CR in its middle"));
+  EXPECT_EQ(error("\"a\rx\",b\r\n1,2\r\n"), "");
+  for (const char* mark : {"\xFF\xFE", "\xFE\xFF"}) {
+    EXPECT_THAT(error((std::string(mark) + "a,b\n").c_str()), HasSubstr("UTF-16"));
+  }
 }
 
 TEST_F(FormatsTest, APackedTableIsNotRead) {
