@@ -300,6 +300,13 @@ void Rules::CheckGuesses() {
           "'train.model.bert' sees the token that it is to guess, and 'train.data.tokens' hides "
           "none: train a gpt, or give 'train.data.npy' or 'train.data.text' with 'masked'");
   }
+  // Three tokens of such a sample are no bytes, and each of its halves has a byte.
+  constexpr int64_t kLeastMasked = 5;
+  if (data.text().masked() > 0 && data.text().length() < kLeastMasked) {
+    Error({"train.data.text.length"},
+          absl::StrCat("'train.data.text.length' ", data.text().length(),
+                       ": with 'masked' it is from ", kLeastMasked, " on"));
+  }
   if (train.model().has_gpt() && data.text().masked() > 0) {
     Error({"train.data.text.masked"},
           "'train.data.text.masked' is for bert, gpt guesses the next byte: leave it out");
@@ -416,7 +423,7 @@ void Rules::CheckSchedule() {
     Error({"train.schedule.warmup_steps"},
           absl::StrCat("'train.schedule.warmup_steps' ", warmup, ": a ", kind->name(),
                        " schedule needs more than the ", steps, " steps of the job"));
-  } else if (steps > 0 && schedule.has_wsd() && decay + warmup > steps) {
+  } else if (steps > 0 && schedule.has_wsd() && decay > steps - warmup) {
     Error({"train.schedule.wsd.decay_steps"},
           absl::StrCat("'train.schedule.wsd.decay_steps' ", decay, " and the warm-up of ", warmup,
                        " are more than the ", steps, " steps of the job"));

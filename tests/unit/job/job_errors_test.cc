@@ -373,6 +373,9 @@ TEST(JobErrors, ModelsThatSeeWhatTheyAreToGuess) {
   EXPECT_THAT(errors("gpt", "text: {path: a, masked: 0.15}"),
               HasSubstr("'train.data.text.masked' is for bert, gpt guesses the next byte"));
   EXPECT_EQ(errors("bert", "text: {path: a, masked: 0.15}"), "");
+  EXPECT_THAT(errors("bert", "text: {path: a, masked: 0.15, length: 4}"),
+              HasSubstr("'train.data.text.length' 4: with 'masked' it is from 5 on"));
+  EXPECT_EQ(errors("bert", "text: {path: a, masked: 0.15, length: 5}"), "");
   EXPECT_EQ(errors("gpt", "text: {path: a}"), "");
   EXPECT_EQ(errors("gpt", "tokens: {}"), "");
 }
@@ -472,6 +475,10 @@ TEST(JobErrors, EveryKindOfTraining) {
   EXPECT_THAT(
       Errors(kGood, {"train.steps=4", "train.schedule={wsd: {decay_steps: 1}, warmup_steps: 4}"}),
       HasSubstr("a wsd schedule needs more than the 4 steps of the job"));
+  EXPECT_THAT(Errors(kGood, {"train.steps=4",
+                             "train.schedule={wsd: {decay_steps: "
+                             "9223372036854775807}, warmup_steps: 1}"}),
+              HasSubstr("are more than the 4 steps of the job"));
   // These go on as if the run were longer: it is warned of.
   for (const char* kind : {"constant: {}", "step: {every: 3}", "exponential: {gamma: 0.5}"}) {
     EXPECT_EQ(Errors(kGood, {"train.steps=2",
