@@ -27,7 +27,7 @@ std::string NameFromFile(const std::string& file) {
   const auto first =
       std::find_if(stem.begin(), stem.end(), [](char c) { return absl::ascii_isalnum(c); });
   stem.erase(stem.begin(), first);
-  if (stem.size() > 63) stem.resize(63);
+  if (stem.size() > kMostNameLength) stem.resize(kMostNameLength);
   return stem.empty() ? "job" : stem;
 }
 

@@ -77,6 +77,7 @@ void Read(const std::string& name, const std::vector<std::string>& sets, absl::s
                     "a job from the standard input has no file to be named after, and its "
                     "checkpoints have no folder: give it a 'name', or --set name=NAME");
   }
+  result->named = written.count("name") > 0;
   FillDefaults(name, written, &spec);
   if (flags.nproc_per_node.has_value()) spec.mutable_resources()->clear_nproc_by();
   if (flags.any()) {

@@ -4,6 +4,7 @@
 #ifndef LOCKSTEP_JOB_JOB_FILE_H_
 #define LOCKSTEP_JOB_JOB_FILE_H_
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,8 +39,12 @@ struct WorkerFlags {
   bool any() const { return nodes.has_value() || nproc_per_node.has_value(); }
 };
 
+// A job's name has so many characters at most.
+inline constexpr size_t kMostNameLength = 63;
+
 struct LoadResult {
   JobSpec spec;        // resolved: every default filled in, flags applied
+  bool named = false;  // its name is written, and not taken from the file's
   std::string source;  // the text of the file
   std::vector<Diagnostic> errors;
   std::vector<std::string> warnings;  // what it was taken for, a sentence each

@@ -68,7 +68,7 @@ std::string CheckRange(const FieldDescriptor& field, double value) {
 }
 
 bool IsName(absl::string_view text) {
-  if (text.empty() || text.size() > 63 || !absl::ascii_isalnum(text[0])) return false;
+  if (text.empty() || text.size() > kMostNameLength || !absl::ascii_isalnum(text[0])) return false;
   for (const char c : text) {
     if (!absl::ascii_isalnum(c) && c != '-' && c != '_' && c != '.') return false;
   }

@@ -13,7 +13,6 @@
 #include "absl/strings/string_view.h"
 #include "common/json.h"
 #include "common/status.h"
-#include "job/job_file.h"
 #include "launcher/cli/parse.h"
 #include "launcher/cli/torchrun.h"
 
@@ -247,9 +246,6 @@ absl::StatusOr<Command> ParseSubmit(const Line& line) {
   args.after_any = AllOf(line.words, "after-any");
   if (line.words.Has("array")) {
     LS_RETURN_IF_ERROR(ParseArray(line.words.Last("array"), &args.array, &args.array_at_once));
-    if (args.job.job_file == job::kStandardInput) {
-      return Usage("--array reads the job file once for each element: give a file, not '-'");
-    }
   }
   args.follow = !line.words.Has("no-follow") && !args.wait && args.array.empty();
   if (args.wait && line.words.Has("no-follow")) {

@@ -122,7 +122,20 @@ job::LoadResult LoadElement(const JobArgs& args, const job::WorkerFlags& flags,
   job::LoadResult one = LoadAs(args, flags, job, index, {});
   const job::LoadResult other = LoadAs(args, flags, job, index + 1, {});
   if (!one.ok() || one.spec.name() != other.spec.name()) return one;
-  return LoadAs(args, flags, job, index, {absl::StrCat("name=", one.spec.name(), "-", index)});
+  const std::string number = absl::StrCat("-", index);
+  const size_t room = job::kMostNameLength - number.size();
+  if (one.named && one.spec.name().size() > room) {
+    job::Diagnostic diagnostic;
+    diagnostic.file = job.name;
+    diagnostic.message =
+        absl::StrCat("'name' is '", one.spec.name(), "', of ", one.spec.name().size(),
+                     " characters: this element of the array is called that with '", number,
+                     "' behind it, and a name has ", job::kMostNameLength, " at most");
+    one.errors.push_back(std::move(diagnostic));
+    return one;
+  }
+  return LoadAs(args, flags, job, index,
+                {absl::StrCat("name=", one.spec.name().substr(0, room), number)});
 }
 
 job::LoadResult LoadFile(const JobArgs& args, const std::vector<std::string>& sets,
@@ -185,6 +198,12 @@ absl::StatusOr<std::vector<chaos::Injection>> FaultsOf(const JobArgs& args, cons
 std::string UserName() {
   if (const passwd* entry = ::getpwuid(::getuid())) return entry->pw_name;
   return absl::StrCat(::getuid());
+}
+
+JobArgs WithText(JobArgs args) {
+  if (!args.command.empty() || args.text.has_value()) return args;
+  if (auto text = job::ReadJobFile(args.job_file); text.ok()) args.text = *std::move(text);
+  return args;
 }
 
 absl::StatusOr<job::LoadResult> LoadJob(const JobArgs& args, Counted counted) {

@@ -21,6 +21,10 @@ absl::StatusOr<std::vector<chaos::Injection>> FaultsOf(const JobArgs& args, cons
 // The name of this process's user.
 std::string UserName();
 
+// The job with the text of its file, which the standard input or a pipe gives once. One that cannot
+// be read is as it was: who loads it says why. Blocks as job::ReadJobFile does.
+JobArgs WithText(JobArgs args);
+
 // Who counts the GPUs or cores that a job wants a worker for each of: this host, where it runs, or
 // the coordinator on the nodes that it gives the job.
 enum class Counted { kHere, kByCoordinator };

@@ -161,9 +161,9 @@ class StateTeller {
 absl::StatusOr<std::vector<SubmitJobRequest>> MakeRequests(const SubmitArgs& args) {
   std::vector<std::optional<int>> elements(args.array.begin(), args.array.end());
   if (elements.empty()) elements.emplace_back();
+  JobArgs job = WithText(args.job);
   std::vector<SubmitJobRequest> requests;
   for (const std::optional<int> element : elements) {
-    JobArgs job = args.job;
     job.array_index = element;
     LS_ASSIGN_OR_RETURN(SubmitJobRequest request, MakeSubmission(job, Counted::kByCoordinator));
     request.set_hold(args.hold);

@@ -3,9 +3,9 @@
 
 #include <iostream>
 #include <optional>
+#include <utility>
 
 #include "common/json.h"
-#include "job/job_file.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/cli/version.h"
 #include "launcher/local_run/hosts_of_run.h"
@@ -13,6 +13,7 @@
 #include "launcher/local_run/run_as_guest.h"
 #include "launcher/local_run/run_here.h"
 #include "launcher/local_run/stop_signals.h"
+#include "launcher/local_run/submission.h"
 #include "launcher/spawner/spawner.h"
 #include "launcher/verbs/connect.h"
 #include "launcher/verbs/join.h"
@@ -36,10 +37,7 @@ int WithSpawner(const Args& args, int (*verb)(const Args&, Spawner*)) {
 int RunVerb(const RunArgs& given) {
   RunArgs args = given;
   // While signals still end the program: what is typed may never come.
-  if (args.job.command.empty()) {
-    // One that cannot be read is named with what else is wrong.
-    if (auto text = job::ReadJobFile(args.job.job_file); text.ok()) args.job.text = *text;
-  }
+  args.job = WithText(std::move(args.job));
   bool guest = false;
   if (args.rendezvous.has_value()) {
     const std::optional<int> rank = args.rendezvous->node_rank;

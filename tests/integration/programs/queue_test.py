@@ -110,6 +110,16 @@ class Submissions(Gates):
         states = {job["state"] for job in json.loads(self.ask("list", "-o", "json"))["jobs"]}
         self.assertEqual(states, {"CANCELLED"})
 
+    def test_a_pipe_has_the_file_of_a_whole_array(self):
+        read, write = os.pipe()
+        with os.fdopen(write, "w", encoding="utf-8") as file:
+            file.write("name: piped\nrun: 'true'\n")
+        with os.fdopen(read) as pipe:
+            code, out, err = self.launch("submit", f"--coordinator={self.address}", "--no-follow", "--array=0-1", "-",
+                                         stdin=pipe)
+        self.assertEqual(code, 0, err)
+        self.assertEqual([self.status(job)["name"] for job in out.split()], ["piped-0", "piped-1"])
+
     def test_an_array_runs_one_at_once(self):
         self.join("one", 3)
         path = self.write("many.yaml", "run: [python3, gate.py, 'many${LOCKSTEP_ARRAY_INDEX}']\n")

@@ -51,6 +51,37 @@ TEST(SubmissionTest, AnElementOfACommandIsNamedBySetWithItsNumber) {
   EXPECT_EQ(Element(args, 12).spec().name(), "sweep-12-lr");
 }
 
+TEST(SubmissionTest, NamesOfElementsAreNoLongerThanNamesMayBe) {
+  JobArgs args;
+  args.job_file = std::string(70, 'a') + ".yaml";
+  args.text = "run: 'true'\n";
+  EXPECT_EQ(Element(args, 7).spec().name(), std::string(61, 'a') + "-7");
+  EXPECT_EQ(Element(args, 17).spec().name(), std::string(60, 'a') + "-17");
+  args.text = "name: " + std::string(61, 'b') + "\nrun: 'true'\n";
+  EXPECT_EQ(Element(args, 7).spec().name(), std::string(61, 'b') + "-7");
+  args.array_index = 17;
+  const absl::Status refused = MakeSubmission(args).status();
+  EXPECT_TRUE(IsDiagnostics(refused)) << refused;
+  EXPECT_EQ(refused.message(), args.job_file + ": error: 'name' is '" + std::string(61, 'b') +
+                                   "', of 61 characters: this element of the array is called that "
+                                   "with '-17' behind it, and a name has 63 at most\n");
+}
+
+TEST(SubmissionTest, APipeIsReadOnceForAllElements) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const std::string text = "name: x\nrun: 'true'\n";
+  ASSERT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  ::close(ends[1]);
+  JobArgs args;
+  args.job_file = "/dev/fd/" + std::to_string(ends[0]);
+  args = WithText(args);
+  ::close(ends[0]);
+  for (const int index : {0, 1}) {
+    EXPECT_EQ(Element(args, index).spec().name(), "x-" + std::to_string(index));
+  }
+}
+
 TEST(SubmissionTest, AHiddenSecretIsTakenFromTheEnvironmentAgain) {
   JobArgs args;
   args.command = {"true"};

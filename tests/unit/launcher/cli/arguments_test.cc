@@ -488,7 +488,6 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"join", "--label=9=x"}, "expected KEY=VALUE"},
       {{"submit", "--array=3-1", "j.yaml"}, "--array 3-1: expected numbers"},
       {{"submit", "--array=1,1", "j.yaml"}, "each once"},
-      {{"submit", "--array=0-3", "-"}, "give a file"},
       {{"submit", "--array=0-3%0", "j.yaml"}, "so many at once"},
       {{"submit", "--wait", "--no-follow", "j.yaml"}, "give one"},
       {{"submit", "--follow", "--wait", "j.yaml"}, "without --no-follow, --wait and --array"},
