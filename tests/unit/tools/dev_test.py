@@ -33,6 +33,11 @@ done
 """
 LOGS = '#!/bin/bash\necho "$(basename "$0") $*" >>"$(dirname "$0")/../log"\n'
 SUDO = '#!/bin/bash\nshift\nexec "$@"\n'
+# In the place of a build beside tests: one of two processes, which go on and say when they are there, in a session of its own.
+GOES_ON = """#!/bin/sh
+exec "%s" sh -c 'tail -f /dev/null & echo begun >"$0"; wait' "$(dirname "$0")/../begun"
+"""
+CTEST = '#!/bin/bash\nhere=$(dirname "$0")/..\n[[ ! -p $here/begun ]] || read -r begun <"$here/begun"\nexit "$(cat "$here/tested")"\n'
 
 
 class DevTest(unittest.TestCase):
@@ -56,14 +61,18 @@ class DevTest(unittest.TestCase):
         with open(os.path.join(self.dir, name), encoding="utf-8") as file:
             return file.read()
 
-    def dev(self, *words, there=()):
-        """The exit code, what was said, and what was asked of other programs."""
+    def dev(self, *words, there=(), pass_fds=(), **environment):
+        """The exit code, what was said, and what was asked of other programs. What ./dev reads of the environment is `environment`."""
         self.write("there", "".join(f"{package}\n" for package in there))
         self.write("log", "")
+        others = {name: value for name, value in os.environ.items() if not name.startswith(("LOCKSTEP_", "CI_"))}
         result = subprocess.run([os.path.join(self.dir, "dev"), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True, check=False,
-                                env=dict(os.environ, PATH=f"{self.dir}/path:{os.environ['PATH']}"))
+                                stderr=subprocess.STDOUT, text=True, check=False, pass_fds=pass_fds,
+                                env={**others, "PATH": f"{self.dir}/path:{os.environ['PATH']}", **environment})
         return result.returncode, result.stdout, self.read("log").splitlines()
+
+    def all_packages(self):
+        return {package for kind in self.packages.values() for package in kind}
 
     def all_but(self, *packages):
         return {package for kind in ("build", "data", "test", "lint") for package in self.packages[kind]} - set(packages)
@@ -107,9 +116,32 @@ class DevTest(unittest.TestCase):
         os.chmod(self.write("path/python3", LOGS + 'mkdir -p "$3/bin" && cp "$0" "$3/bin/pip"\n'), 0o755)
         os.chmod(self.write("build/pytorch-venv/bin/python", "#!/bin/sh\n"), 0o755)
         for made in (["python3 -m venv build/pytorch-venv"], []):
-            code, said, asked = self.dev("test", "--pytorch", there={package for kind in self.packages.values() for package in kind})
+            code, said, asked = self.dev("test", "--pytorch", there=self.all_packages())
             self.assertEqual(code, 0, said)
             self.assertEqual(asked, made)
+
+    def test_what_is_built_beside_tests_ends_with_them_and_leaves_their_exit_code(self):
+        os.chmod(self.write("path/cmake", "#!/bin/sh\n"), 0o755)
+        os.chmod(self.write("path/ctest", CTEST), 0o755)
+        # One that has ended, one that has no session yet, and one that goes on.
+        for setsid in ("#!/bin/sh\n", "#!/bin/sh\nexec tail -f /dev/null\n", GOES_ON % shutil.which("setsid")):
+            if "begun" in setsid:
+                os.mkfifo(os.path.join(self.dir, "begun"))
+            os.chmod(self.write("path/setsid", setsid), 0o755)
+            for tested in (0, 8):
+                self.write("tested", f"{tested}\n")
+                self.assertEqual(self.built_beside(), tested, setsid)
+
+    def built_beside(self):
+        """The exit code of tests with a build beside them, when all of it has ended: each process holds the pipe."""
+        ended, held = os.pipe()
+        try:
+            code, said, _ = self.dev("test", there=self.all_packages(), pass_fds=(held,), LOCKSTEP_BUILD_BESIDE="asan tsan")
+        finally:
+            os.close(held)
+        with open(ended, "rb") as file:
+            self.assertEqual(file.read(), b"", said)
+        return code
 
     def test_packages_are_of_what_users_run(self):
         code, said, asked = self.dev("package", "tsan")
