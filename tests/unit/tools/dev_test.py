@@ -113,9 +113,9 @@ class DevTest(unittest.TestCase):
     def test_an_environment_that_was_cut_off_is_made_again(self):
         for name in ("cmake", "ctest"):
             os.chmod(self.write(f"path/{name}", "#!/bin/sh\n"), 0o755)
-        os.chmod(self.write("path/python3", LOGS + 'mkdir -p "$3/bin" && cp "$0" "$3/bin/pip"\n'), 0o755)
+        os.chmod(self.write("path/python3", LOGS + 'mkdir -p "${@: -1}/bin" && cp "$0" "${@: -1}/bin/pip"\n'), 0o755)
         os.chmod(self.write("build/pytorch-venv/bin/python", "#!/bin/sh\n"), 0o755)
-        for made in (["python3 -m venv build/pytorch-venv"], []):
+        for made in (["python3 -m venv --clear build/pytorch-venv"], []):
             code, said, asked = self.dev("test", "--pytorch", there=self.all_packages())
             self.assertEqual(code, 0, said)
             self.assertEqual(asked, made)
