@@ -9,11 +9,18 @@ import tempfile
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-# `there` names the packages that are installed, `lock` has a line for each time that apt's lists are locked.
+# `there` names the packages that are installed, `lock` has a line for each time that apt's lists are locked, `cut` says what
+# becomes of an installation when half of it is done.
 APT_GET = r"""#!/bin/bash
 here=$(dirname "$0")/..
 words=" $* "
 for verb in update install; do [[ $words == *" $verb "* ]] && echo "apt-get $verb${words#*" $verb"}" >>"$here/log"; done
+if [[ $words == *" install "* ]]; then
+  for package in ${words#*--no-install-recommends}; do
+    echo "$package" >>"$here/there"
+    [[ ! -e $here/cut || $package != munge ]] || source "$here/cut"
+  done
+fi
 [[ $words == *" update "* ]] || exit 0
 if [[ -s $here/lock ]]; then
   sed -i 1d "$here/lock"
@@ -67,7 +74,7 @@ class DevTest(unittest.TestCase):
         self.write("log", "")
         others = {name: value for name, value in os.environ.items() if not name.startswith(("LOCKSTEP_", "CI_"))}
         result = subprocess.run([os.path.join(self.dir, "dev"), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True, check=False, pass_fds=pass_fds,
+                                stderr=subprocess.STDOUT, text=True, check=False, pass_fds=pass_fds, start_new_session=True,
                                 env={**others, "PATH": f"{self.dir}/path:{os.environ['PATH']}", **environment})
         return result.returncode, result.stdout, self.read("log").splitlines()
 
@@ -109,6 +116,24 @@ class DevTest(unittest.TestCase):
         self.write("path/systemctl", "#!/bin/sh\nexit 1\n")
         code, said, _ = self.dev("setup", there=self.all_but("etcd-server"))
         self.assertEqual((code, "etcd" in said), (0, False), said)
+
+    def test_each_daemon_is_stopped_whatever_became_of_another_or_of_the_installation(self):
+        for name in ("cmake", "ctest"):
+            os.chmod(self.write(f"path/{name}", "#!/bin/sh\n"), 0o755)
+        there = self.all_packages() - {"etcd-server", "munge", "slurmctld", "slurmd"}
+        daemons = ("etcd", "munge", "slurmctld", "slurmd")
+        disabled = "systemctl --quiet disable --now "
+        self.write("path/systemctl", LOGS + "[[ $4 != munge ]]\n")
+        code, said, asked = self.dev("test", "--slurm", there=there)
+        self.assertEqual((code, asked[-4:]), (0, [disabled + name for name in daemons]), said)
+        self.assertIn("tests start their own: etcd slurmctld slurmd\n", said)
+        # The last one reaches ./dev alone, the leader of its session, which waits for apt.
+        for cut, expected, stopped in (("exit 100", 100, 2), ("kill -INT 0; exit 130", 130, 2), ("kill -TERM 0; exit 143", 143, 2),
+                                       ("kill -TERM $(cut -d' ' -f6 /proc/$$/stat)", 143, 4)):
+            self.write("cut", cut + "\n")
+            code, said, asked = self.dev("test", "--slurm", there=there)
+            self.assertEqual((code, asked[2:]), (expected, [disabled + name for name in daemons[:stopped]]), cut + said)
+            self.assertNotIn("configure", said)
 
     def test_an_environment_that_was_cut_off_is_made_again(self):
         for name in ("cmake", "ctest"):
