@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes a folder that runs on another Linux with a driver and CUDA's libraries, and OUT.tar.xz of it:
 # make_bundle.sh BUILD OUT. BUILD is a built preset with the CUDA module and the GPU tests. OUT may be
-# there when it is a bundle, or empty; make_bundle.sh --check OUT says whether. Of shared
+# there when it is a bundle, or empty, OUT.tar.xz beside a bundle; make_bundle.sh --check OUT says whether. Of shared
 # libraries everything comes along but the C library; the C++ library, which wants the C library of
 # the machine where it was made, lies apart and is taken where there is none that is new enough.
 set -euo pipefail
@@ -16,8 +16,12 @@ die() {
 build=$1
 target=$(realpath --canonicalize-missing --no-symlinks "$2")
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-if [[ -e $target && ! -e $target/run-gpu-tests ]]; then
-  [[ -d $target && -z $(ls -A "$target") ]] || die "$target is there and is no bundle; name another folder, or empty it"
+if [[ ! -e $target/run-gpu-tests ]]; then
+  if [[ -e $target || -L $target ]]; then
+    [[ -d $target && -z $(ls -A "$target") ]] || die "$target is there and is no bundle; name another folder, or empty it"
+  fi
+  [[ ! -e $target.tar.xz && ! -L $target.tar.xz ]] ||
+    die "$target.tar.xz is there and is of no bundle beside it; name another folder, or remove it"
 fi
 [[ $build != --check ]] || exit 0
 [[ -e $build/bin/liblockstep_cuda.so ]] || die "$build has no GPU module: ./dev build cuda makes one where nvcc is"

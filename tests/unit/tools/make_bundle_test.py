@@ -40,12 +40,26 @@ class MakeBundleTest(unittest.TestCase):
     def test_a_folder_of_other_files_is_left_alone(self):
         self.write("to/mine", "x\n")
         self.write("file", "x\n")
-        for out in ("to", "to/", f"{self.dir}/to", ".", "file"):
+        os.symlink("nowhere", f"{self.dir}/link")
+        for out in ("to", "to/", f"{self.dir}/to", ".", "file", "link"):
             for build in ("build", "--check"):
                 made = self.make(build, out)
                 self.assertEqual(made.returncode, 1, out)
                 self.assertIn("is there and is no bundle", made.stdout)
         self.assertEqual(os.listdir(f"{self.dir}/to"), ["mine"])
+
+    def test_an_archive_of_no_bundle_is_left_alone(self):
+        self.write("new.tar.xz", "mine\n")
+        os.symlink("nowhere", f"{self.dir}/to.tar.xz")
+        for out in ("new", "to/"):
+            for build in ("build", "--check"):
+                made = self.make(build, out)
+                self.assertEqual(made.returncode, 1, out)
+                self.assertIn(f"{out.rstrip('/')}.tar.xz is there and is of no bundle", made.stdout)
+        with open(f"{self.dir}/new.tar.xz", encoding="utf-8") as file:
+            self.assertEqual(file.read(), "mine\n")
+        self.assertTrue(os.path.islink(f"{self.dir}/to.tar.xz"))
+        self.assertEqual(sorted(os.listdir(self.dir)), ["build", "new.tar.xz", "path", "to", "to.tar.xz"])
 
     def test_a_build_without_the_module_or_with_less_takes_nothing_away(self):
         self.write("to/run-gpu-tests", "old\n")
