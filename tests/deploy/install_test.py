@@ -154,10 +154,10 @@ class VersionTest(ScratchTest):
 
 # As root of its own, so that it may mount.
 PURGE = r"""set -e
-mount -t tmpfs tmpfs "$1/var/lib/lockstep-agent/runs/shared"
-echo kept >"$1/var/lib/lockstep-agent/runs/shared/theirs"
+if [ "$2" = tmpfs ]; then mount -t tmpfs tmpfs "$3"; else mount --bind "$2" "$3"; fi
+echo kept >"$3/theirs"
 sh "$1/postrm" purge
-cat "$1/var/lib/lockstep-agent/runs/shared/theirs"
+cat "$3/theirs"
 """
 
 
@@ -183,13 +183,26 @@ class PurgeTest(ScratchTest):
             self.assertEqual(os.listdir(f"{self.dir}/var/lib/lockstep"), ["token"])
             self.assertFalse(glob.glob(f"{self.dir}/var/cache/*"))
 
-    def test_what_is_mounted_there_stays(self):
+    def test_where_something_is_mounted_all_stays(self):
         alone = ["unshare", "--user", "--map-root-user", "--mount"]
         if shutil.which("unshare") is None or subprocess.run([*alone, "true"], stderr=subprocess.DEVNULL, check=False).returncode != 0:
             self.skipTest("SKIPPED: this user may mount nothing")
-        os.makedirs(f"{self.dir}/var/lib/lockstep-agent/runs/shared")
-        self.assertEqual(self.purge(*alone, "sh", "-c", PURGE, "purge", self.dir).splitlines()[-1], "kept")
-        self.assertEqual(os.listdir(f"{self.dir}/var/lib/lockstep-agent/runs"), ["shared"])
+        # Mounts are listed by the path without links, where a blank is written in octal.
+        os.rename(f"{self.dir}/var", f"{self.dir}/the\\ var")
+        os.symlink("the\\ var", f"{self.dir}/var")
+        agent = f"{self.dir}/var/lib/lockstep-agent"
+        for what, where in (("tmpfs", "runs/a share"), ("elsewhere", "runs/a share"), ("elsewhere", ".")):
+            os.makedirs(f"{self.dir}/elsewhere", exist_ok=True)
+            self.write("elsewhere/file", "x\n")
+            self.write("var/lib/lockstep-agent/runs/job/log", "x\n")
+            os.makedirs(f"{agent}/{where}", exist_ok=True)
+            self.write("var/cache/lockstep-agent/data", "x\n")
+            what = what if what == "tmpfs" else f"{self.dir}/{what}"
+            said = self.purge(*alone, "sh", "-c", PURGE, "purge", self.dir, what, os.path.normpath(f"{agent}/{where}"))
+            self.assertEqual(said.splitlines(), [f"{agent} stays: something is mounted there (or may be, without /proc)", "kept"])
+            self.assertEqual(self.read("elsewhere/file"), "x\n")
+            self.assertEqual(self.read("var/lib/lockstep-agent/runs/job/log"), "x\n")
+            self.assertFalse(glob.glob(f"{self.dir}/var/cache/*"))
 
 
 if __name__ == "__main__":
