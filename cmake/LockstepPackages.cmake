@@ -20,7 +20,7 @@ file(MAKE_DIRECTORY ${made})
 
 # lockstep_install_folders(COMPONENT FOLDERS [EXCLUDE_FROM_ALL]): what the component's files are installed in; before them.
 function(lockstep_install_folders component folders)
-  install(CODE "set(folders ${folders})\ninclude(${CMAKE_SOURCE_DIR}/cmake/InstallFolders.cmake)" COMPONENT ${component} ${ARGN})
+  install(CODE "set(folders \"${folders}\")\ninclude(\"${CMAKE_SOURCE_DIR}/cmake/InstallFolders.cmake\")" COMPONENT ${component} ${ARGN})
 endfunction()
 lockstep_install_folders(lockstep "bin;lib/lockstep;share/doc/lockstep/examples;share/man/man1;share/man/man8")
 

@@ -74,6 +74,31 @@ class InstallTest(ScratchTest):
             self.assertIn("[Service]", self.read(unit))
 
 
+# The install rules by themselves; nothing is compiled.
+PROJECT = """cmake_minimum_required(VERSION 3.25)
+project(lockstep VERSION 0.1.0 LANGUAGES NONE)
+foreach(program launcher worker coordinator)
+  add_library(lockstep_bin_${program} INTERFACE)
+endforeach()
+include(cmake/LockstepPackages.cmake)
+"""
+
+
+class BlankTest(ScratchTest):
+    """A clone in a folder whose name has a blank in it, which is installed to one."""
+
+    def test_the_services_are_installed(self):
+        for folder in ("cmake", "deploy", "examples"):
+            shutil.copytree(os.path.join(ROOT, folder), f"{self.dir}/a clone/{folder}")
+        self.write("a clone/CMakeLists.txt", PROJECT)
+        build = f"{self.dir}/a clone/a build"
+        run("cmake", "-G", "Ninja", "-S", f"{self.dir}/a clone", "-B", build, "-DLOCKSTEP_UNIT_DIR=/lib/my units")
+        for service in SERVICES:
+            run("cmake", "--install", build, "--component", service, "--prefix", "/a prefix", env=dict(os.environ, DESTDIR=f"{self.dir}/to"))
+            for file in (f"etc/default/{service}", f"lib/my units/{service}.service", f"a prefix/share/doc/{service}/copyright"):
+                self.assertTrue(os.path.isfile(f"{self.dir}/to/{file}"), file)
+
+
 @needs("dpkg")
 class VersionTest(ScratchTest):
     """Packages of sources that are newer are newer, by what dpkg says."""
