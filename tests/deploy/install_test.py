@@ -110,9 +110,13 @@ class VersionTest(ScratchTest):
         shutil.copy(os.path.join(ROOT, "deploy/debian/changelog.in"), f"{self.sources}/deploy/debian")
         self.environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
 
-    def version(self, **environment):
+    def said(self, **environment):
         return run("cmake", "-DCPACK_PACKAGE_VERSION=0.1.0", f"-DCPACK_LOCKSTEP_SOURCES={self.sources}", "-P",
-                   os.path.join(ROOT, "cmake/PackageVersion.cmake"), env={**self.environment, **environment}).strip()
+                   os.path.join(ROOT, "cmake/PackageVersion.cmake"), env={**self.environment, **environment})
+
+    def version(self, **environment):
+        [version] = self.said(**environment).splitlines()
+        return version
 
     def git(self, *words, **environment):
         return run("git", "-C", self.sources, "-c", "user.name=t", "-c", "user.email=t@example.org", *words,
@@ -133,7 +137,10 @@ class VersionTest(ScratchTest):
         clean = self.version()
         self.assertEqual(clean, f"0.1.0+20261130222418.g{first}")
         self.assertEqual(self.version(SOURCE_DATE_EPOCH="1"), clean)
+        # As for root in a user's clone.
+        self.assertEqual(self.version(GIT_TEST_ASSUME_DIFFERENT_OWNER="1"), clean)
         self.write("sources/new", "x\n")
+        self.assertRegex(self.version(GIT_TEST_ASSUME_DIFFERENT_OWNER="1"), r"\+dirty\d{14}$")
         dirty = [self.version(SOURCE_DATE_EPOCH=epoch) for epoch in ("1796077500", "1796077501")]
         self.assertEqual(dirty[0], clean + "+dirty20261130222500")
         self.assertRegex(self.version(), r"\+dirty\d{14}$")
@@ -153,7 +160,9 @@ class VersionTest(ScratchTest):
         self.assertEqual(self.version(), "0.1.0+20261130222418")
         self.assertEqual(self.version(SOURCE_DATE_EPOCH="1796077000"), "0.1.0+20261130221640")
         os.makedirs(os.path.join(self.sources, ".git"))  # as without the program git
-        self.assertEqual(self.version(), "0.1.0+20261130222418")
+        said, version = self.said().splitlines()
+        self.assertEqual(version, "0.1.0+20261130222418")
+        self.assertIn("git says nothing of the commit", said)
         self.assert_newer("0.1.0+20261130222418", "0.1.0")
 
     @needs("dpkg-deb")
