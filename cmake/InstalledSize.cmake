@@ -11,7 +11,7 @@ foreach(package ${CPACK_PACKAGE_FILES})
       ar x "$package" control.tar.gz data.tar.gz
       # As Debian counts: each file in KiB, rounded up, and one KiB for whatever else there is.
       size=$(tar -tvzf data.tar.gz | awk '/^-/ { kib += int(($3 + 1023) / 1024); next } { ++kib } END { print kib }')
-      tar -xzf control.tar.gz -C control
+      tar -p -xzf control.tar.gz -C control  # with its modes, whatever the umask and the user
       sed -i "s/^Installed-Size:.*/Installed-Size: $size/" control/control
       (cd control && tar --owner=root:0 --group=root:0 --format=ustar -cf - $(tar -tzf ../control.tar.gz)) |
         gzip -9n >new.tar.gz

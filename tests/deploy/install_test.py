@@ -4,6 +4,7 @@ import glob
 import os
 import shutil
 import subprocess
+import tarfile
 import tempfile
 import unittest
 
@@ -169,7 +170,8 @@ class VersionTest(ScratchTest):
     def test_services_depend_on_programs_of_their_version(self):
         version = self.version()
         run("cpack", "--config", f"{BUILD}/CPackConfig.cmake", "-B", f"{self.dir}/made", "-D", f"CPACK_LOCKSTEP_SOURCES={self.sources}",
-            "-D", f"CPACK_COMPONENTS_ALL={';'.join(SERVICES)}", cwd=self.dir, env=self.environment, umask=0o077)
+            "-D", f"CPACK_COMPONENTS_ALL={';'.join(SERVICES)}", cwd=self.dir, umask=0o077,
+            env={**self.environment, "TAR_OPTIONS": "--no-same-permissions"})  # as for a user who is not root
         packages = glob.glob(f"{self.dir}/made/*.deb")
         self.assertEqual(sorted(os.path.basename(package) for package in packages), sorted(f"{service}_{version}_all.deb" for service in SERVICES))
         for package in packages:
@@ -184,6 +186,13 @@ class VersionTest(ScratchTest):
             self.assertTrue(os.path.exists(f"{tree}/etc/default/{name}"))
             modes = {line.split()[0] for line in run("dpkg-deb", "--contents", package).splitlines()}
             self.assertEqual(modes, {"drwxr-xr-x", "-rw-r--r--"})
+            control = f"{self.dir}/{name}.tar"
+            with open(control, "wb") as file:
+                subprocess.run(["dpkg-deb", "--ctrl-tarfile", package], stdout=file, check=True)
+            with tarfile.open(control) as archive:
+                self.assertEqual({os.path.normpath(member.name): member.mode for member in archive.getmembers()},
+                                 {**dict.fromkeys(("control", "md5sums", "conffiles"), 0o644),
+                                  **dict.fromkeys(("postinst", "prerm", "postrm"), 0o755)})
 
 
 # As root of its own, so that it may mount.
