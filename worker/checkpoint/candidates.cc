@@ -32,6 +32,13 @@ std::string ReadingAdvice(const absl::Status& why) {
 
 }  // namespace
 
+std::string InsteadOf(const checkpoint::Manifest& found, const ResumeSource& source) {
+  const bool named =
+      source.resume != "auto" && source.resume != "never" && found.run != source.identity.run;
+  return absl::StrCat("another ", named ? "checkpoint.resume" : "checkpoint.dir",
+                      ", or resume: never to begin anew");
+}
+
 absl::Status Unreadable(int rank, const std::string& path, const absl::Status& why) {
   if (absl::IsInvalidArgument(why)) return why;  // it was read, and says what does not fit
   return absl::Status(
@@ -53,6 +60,7 @@ absl::Status Candidates::Find() {
   if (automatic || source_.resume == "never" || !found_.empty()) return absl::OkStatus();
   given_ = true;
   LS_RETURN_IF_ERROR(Add(WithoutEnd(source_.resume), false));
+  TellOfFarther();
   if (!found_.empty()) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat("checkpoint.resume: there is no whole checkpoint at ",
                                           source_.resume, damaged_.empty() ? "" : ": ",
@@ -62,17 +70,19 @@ absl::Status Candidates::Find() {
 absl::StatusOr<const FoundCheckpoint*> Candidates::Next() {
   while (next_ < found_.size()) {
     const FoundCheckpoint& found = found_[next_++];
-    const std::string difference = DifferenceOf(found.manifest, IdentityFor(found.manifest));
+    const checkpoint::Manifest identity = IdentityFor(found.manifest);
+    evaluated_other_ = HasEvaluatedOther(found.manifest, identity);
+    const std::string difference = DifferenceOf(found.manifest, identity);
     if (difference.empty()) return &found;
     if (!source_.reproducible) {
       LS_LOG_WARNING << "goes on from a checkpoint of another training (reproducible: false): "
                      << difference;
       return &found;
     }
-    absl::Status refused = absl::InvalidArgumentError(absl::StrCat(
-        "the checkpoint ", found.path, " is of another training: ", difference,
-        "; take the job as it was, another checkpoint.dir, or resume: never to begin anew",
-        " (train.reproducible: false goes on with other numbers)"));
+    absl::Status refused = absl::InvalidArgumentError(
+        absl::StrCat("the checkpoint ", found.path, " is of another training: ", difference,
+                     "; take the job as it was, ", InsteadOf(found.manifest, source_),
+                     " (train.reproducible: false goes on with other numbers)"));
     if (!MayHaveOwnElsewhere() || found.manifest.run == source_.identity.run) return refused;
     LS_LOG_WARNING << "not taken, since this run has saved checkpoints of its own: " << found.path
                    << ", of another training";
@@ -116,7 +126,10 @@ absl::Status Candidates::Add(const std::string& folder, bool own_alone) {
           found.manifest.step,
           ": name the folder that it is in, or another one and this as checkpoint.resume"));
     }
-    if (own_alone && found.manifest.run != source_.identity.run) continue;
+    if (own_alone && found.manifest.run != source_.identity.run) {
+      of_others_.push_back(std::move(found));
+      continue;
+    }
     if (IsTooLate(found.manifest)) {
       LS_LOG_WARNING << "not taken: " << found.path << ", which generation "
                      << found.manifest.generation << " wrote when the job had gone on without it";
@@ -139,6 +152,18 @@ void Candidates::TellOfMissing() const {
   }
   LS_LOG_WARNING << "the newest checkpoint of this run, " << source_.newest->path()
                  << ", is not there";
+}
+
+void Candidates::TellOfFarther() const {
+  if (found_.empty()) return;
+  for (const FoundCheckpoint& other : of_others_) {
+    if (other.manifest.step <= found_.front().manifest.step) continue;
+    if (!DifferenceOf(other.manifest, IdentityFor(other.manifest)).empty()) continue;
+    LS_LOG_WARNING << other.path << " is of the same training and step " << other.manifest.step
+                   << ", and checkpoint.resume names one of step " << found_.front().manifest.step
+                   << ": resume: auto goes on from the newest in checkpoint.dir";
+    return;
+  }
 }
 
 bool Candidates::IsTooLate(const checkpoint::Manifest& manifest) const {

@@ -33,6 +33,8 @@ class Candidates {
   // another job; but what another run left is passed over, and left to Exhausted, where this run
   // has saved some that other hosts may have in folders of their own.
   absl::StatusOr<const checkpoint::FoundCheckpoint*> Next();
+  // Returns whether the one that Next returned last was evaluated on other data than the job's.
+  bool evaluated_other() const { return evaluated_other_; }
   // No host has one that is whole. Errors: DataLoss when it was the user who named the place; what
   // was left to this.
   absl::Status Exhausted() const;
@@ -45,17 +47,25 @@ class Candidates {
   checkpoint::Manifest IdentityFor(const checkpoint::Manifest& found) const;
   // The one that the coordinator knows as the newest may be gone.
   void TellOfMissing() const;
+  // The user named a place, and an earlier run of the same training came farther in the job's own.
+  void TellOfFarther() const;
   // Returns whether it is higher than all that the job's coordinator knows of.
   bool IsTooLate(const checkpoint::Manifest& manifest) const;
 
   const ResumeSource& source_;
   const int rank_;
   std::vector<checkpoint::FoundCheckpoint> found_;
+  std::vector<checkpoint::FoundCheckpoint> of_others_;  // of other runs in the job's own folder
   std::vector<std::string> damaged_;
   size_t next_ = 0;
   bool given_ = false;
   absl::Status refused_;  // for Exhausted
+  bool evaluated_other_ = false;
 };
+
+// Returns what a user may do who gets the checkpoint of `found`, which is not the job's: name
+// another place, that in which `source` has found it, or begin anew.
+std::string InsteadOf(const checkpoint::Manifest& found, const ResumeSource& source);
 
 // An error of reading what may be whole, for people. What was read and does not fit
 // (InvalidArgument) says all itself.

@@ -128,6 +128,16 @@ std::string DataDifferenceOf(const checkpoint::Manifest& saved, const checkpoint
   return absl::StrJoin(differences, "; ");
 }
 
+bool HasEvaluatedOther(const checkpoint::Manifest& saved, const checkpoint::Manifest& job) {
+  Train before, now;
+  if (!ReadTrain(saved.train, &before) || !ReadTrain(job.train, &now)) return true;
+  before = Deciding(std::move(before));
+  now = Deciding(std::move(now));
+  return before.eval().block() != now.eval().block() ||
+         !google::protobuf::util::MessageDifferencer::Equals(before.data(), now.data()) ||
+         !DataDifferenceOf(saved, job).empty();
+}
+
 std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job) {
   Train before, now;
   if (!ReadTrain(saved.train, &before) || !ReadTrain(job.train, &now)) {

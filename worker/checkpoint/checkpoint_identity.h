@@ -39,6 +39,10 @@ std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Ma
 int64_t RunNumberOf(const checkpoint::Manifest& job, bool takes_over,
                     const checkpoint::FolderContents& contents);
 
+// Returns whether what `saved` has evaluated says nothing of the job's test split: `train.data` or
+// `train.eval.block` is another, the files are, or the section cannot be read.
+bool HasEvaluatedOther(const checkpoint::Manifest& saved, const checkpoint::Manifest& job);
+
 // Returns what of the data alone differs, where both know it.
 std::string DataDifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job);
 

@@ -31,12 +31,15 @@ using checkpoint::SafetensorsFile;
 
 constexpr size_t kPiece = size_t{4} << 20;
 
-// What rank 0 tells the others; it travels as bytes.
+// What rank 0 tells the others; it travels as bytes. Of versions before `evaluated_other`, which
+// have its place in `text`, that is 0.
 struct Choice {
   enum What : int32_t { kNone, kTry, kRefuse };
   int32_t what = kNone;
-  char text[4092] = {};  // the path
+  char text[4088] = {};  // the path
+  int32_t evaluated_other = 0;
 };
+static_assert(sizeof(Choice) == 4096);
 
 absl::Status Fits(const engine::StateEntry& entry, const checkpoint::TensorEntry& tensor) {
   if (tensor.dtype == TensorDtype(entry) && tensor.bytes() == entry.bytes &&
@@ -112,6 +115,7 @@ absl::StatusOr<Choice> Choose(Communicator* communicator, Candidates* candidates
       choice.what = Choice::kRefuse;
     } else if (*next != nullptr) {
       choice.what = Choice::kTry;
+      choice.evaluated_other = candidates->evaluated_other() ? 1 : 0;
       text = (*next)->path;
     } else {
       refused = candidates->Exhausted();
@@ -146,9 +150,10 @@ absl::Status WithoutFolder(checkpoint::Storage* storage, const std::string& path
 
 }  // namespace
 
-absl::Status LoadCheckpoint(checkpoint::Storage* storage, const std::string& path,
+absl::Status LoadCheckpoint(const ResumeSource& source, const std::string& path,
                             const checkpoint::Manifest& manifest, int share, int shares,
                             const StateTarget& target, ProgressBoard* board) {
+  checkpoint::Storage* const storage = source.storage;
   std::vector<std::unique_ptr<SafetensorsFile>> files;
   std::map<std::string, Stored> tensors;
   int number = 0;
@@ -180,9 +185,8 @@ absl::Status LoadCheckpoint(checkpoint::Storage* storage, const std::string& pat
       }));
     }
     return absl::InvalidArgumentError(absl::StrCat(
-        "the checkpoint ", path,
-        " is of another training, whose state this job cannot take: ", same.message(),
-        "; take the job as it was, another checkpoint.dir, or resume: never to begin anew"));
+        "the checkpoint ", path, " is of another training, whose state this job cannot take: ",
+        same.message(), "; take the job as it was, ", InsteadOf(manifest, source)));
   }
   LS_RETURN_IF_ERROR(Fill(tensors, target, board));
   if (target.executor->committed_step() == manifest.step) return absl::OkStatus();
@@ -208,12 +212,13 @@ absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
     LS_ASSIGN_OR_RETURN(const Choice choice, Choose(communicator, &candidates, deadline));
     if (choice.what == Choice::kNone) return std::optional<Restored>();
     Restored restored{choice.text, {}};
+    restored.evaluated_other = choice.evaluated_other != 0;
     absl::StatusOr<checkpoint::Manifest> manifest = ReadManifest(source.storage, restored.path);
     absl::Status loaded = manifest.status();
     target.executor->BeginLoad();
     if (loaded.ok()) {
-      loaded = LoadCheckpoint(source.storage, restored.path, *manifest, rank,
-                              communicator->world_size(), target, board);
+      loaded = LoadCheckpoint(source, restored.path, *manifest, rank, communicator->world_size(),
+                              target, board);
     }
     target.executor->EndLoad();
     loaded = WithoutFolder(source.storage, restored.path, loaded);

@@ -58,6 +58,8 @@ struct Restored {
   std::string path;
   checkpoint::Manifest manifest;
   bool here = true;  // this rank has read it; else it took the state from those who did
+  // What it has evaluated says nothing of the job's data. All ranks have the same.
+  bool evaluated_other = false;
 };
 
 // The state region of an executor.
@@ -82,12 +84,11 @@ absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
                                                      const StateTarget& target,
                                                      ProgressBoard* board, absl::Time deadline);
 
-// Fills the state from the files of the checkpoint at `path`, of which part `share` of `shares` are
-// checked with their hashes. Errors: DataLoss, saying what is wrong; InvalidArgument when it is of
-// a plan with another state (train.reproducible: false looks at it, too); NotFound; those of
-// reading.
-// After an error the state is undefined.
-absl::Status LoadCheckpoint(checkpoint::Storage* storage, const std::string& path,
+// Fills the state from the files of the checkpoint at `path`, which `source` led to and of which
+// part `share` of `shares` are checked with their hashes. Errors: DataLoss, saying what is wrong;
+// InvalidArgument when it is of a plan with another state (train.reproducible: false looks at it,
+// too); NotFound; those of reading. After an error the state is undefined.
+absl::Status LoadCheckpoint(const ResumeSource& source, const std::string& path,
                             const checkpoint::Manifest& manifest, int share, int shares,
                             const StateTarget& target, ProgressBoard* board);
 

@@ -26,14 +26,15 @@ using checkpoint::FoundCheckpoint;
 constexpr int64_t kPiece = int64_t{4} << 20;
 
 // What a rank would take; it travels as bytes. Only those have one that write where they look. Of
-// versions before the run's hash, which have its place in `path`, that is 0.
+// versions before the run's hash or `evaluated_other`, which have their place in `path`, that is 0.
 struct Row {
   enum What : int32_t { kNone, kTry, kRefuse };
   int64_t sequence = 0;
   int64_t generation = 0;
   int64_t step = 0;
   int32_t what = kNone;
-  char path[4076] = {};
+  char path[4072] = {};
+  int32_t evaluated_other = 0;
   uint64_t run = 0;  // a hash of the id
 
   std::tuple<int64_t, int64_t, int64_t> order() const { return {sequence, generation, step}; }
@@ -127,6 +128,7 @@ class CopiesRestore {
       return absl::InvalidArgumentError("checkpoint.dir: the path is too long");
     }
     mine_.what = Row::kTry;
+    mine_.evaluated_other = candidates_.evaluated_other() ? 1 : 0;
     std::tie(mine_.sequence, mine_.generation, mine_.step) = found.manifest.order();
     found.path.copy(mine_.path, sizeof(mine_.path) - 1);
     // Folders of different runs may have checkpoints of one order.
@@ -140,6 +142,10 @@ class CopiesRestore {
     const bool here = RowOf(rank_).SameAs(best);
     if (looks_ && here) used_ = true;
     restored_ = Restored{here ? RowOf(rank_).path : best.path, {}, here};
+    // Each host has looked at its own files.
+    restored_.evaluated_other = std::any_of(rows_.begin(), rows_.end(), [&best](const Row& row) {
+      return row.SameAs(best) && row.evaluated_other != 0;
+    });
     absl::Status loaded;
     target_.executor->BeginLoad();
     if (here) loaded = Load();
@@ -169,8 +175,8 @@ class CopiesRestore {
   absl::Status Load() {
     LS_ASSIGN_OR_RETURN(restored_.manifest, ReadManifest(source_.storage, restored_.path));
     const FolderCopies::Share share = source_.copies.ShareOf(rank_);
-    return LoadCheckpoint(source_.storage, restored_.path, restored_.manifest, share.place,
-                          share.of, target_, board_);
+    return LoadCheckpoint(source_, restored_.path, restored_.manifest, share.place, share.of,
+                          target_, board_);
   }
 
   absl::Status CheckReadable(const std::vector<int32_t>& outcomes) const {

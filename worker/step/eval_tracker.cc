@@ -49,8 +49,9 @@ engine::Tracking TrackEval(const Train& train, const EvalResult& eval,
   return after;
 }
 
-engine::Tracking GoOnTracking(const Train& train, const Train& before,
+engine::Tracking GoOnTracking(const Train& train, const Train& before, bool other_data,
                               const engine::Tracking& tracking) {
+  if (other_data) return {};
   engine::Tracking after = tracking;
   if (!train.has_best() || train.best().metric() != before.best().metric()) {
     after.best = 0;

@@ -19,8 +19,9 @@ engine::Tracking TrackEval(const Train& train, const EvalResult& eval,
                            const engine::Tracking& before);
 
 // Returns `tracking`, of a run with the section `before`, as one with `train` goes on with it: what
-// is the best by another metric is none by this one, nor where none is kept.
-engine::Tracking GoOnTracking(const Train& train, const Train& before,
+// is the best by another metric is none by this one, nor where none is kept, nor where `other_data`
+// was evaluated.
+engine::Tracking GoOnTracking(const Train& train, const Train& before, bool other_data,
                               const engine::Tracking& tracking);
 
 // Returns whether the run ends with the newest evaluation.

@@ -10,6 +10,7 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "worker/checkpoint/candidates.h"
 #include "worker/checkpoint/checkpoint_identity.h"
 #include "worker/state/recovery.h"
 #include "worker/step/eval_tracker.h"
@@ -266,14 +267,13 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
   const int64_t step = committed_step();
   // With train.reproducible: false a run of fewer steps is taken too.
   if (step > compiled_.total_steps) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the checkpoint ", resumed_->path, " is of step ", step, ", and the run has ",
-        compiled_.total_steps,
-        " steps: raise train.steps (or train.epochs), take another checkpoint.dir, or resume: "
-        "never to begin anew"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the checkpoint ", resumed_->path, " is of step ", step, ", and the run has ",
+                     compiled_.total_steps, " steps: raise train.steps (or train.epochs), or take ",
+                     InsteadOf(resumed_->manifest, *resume_source_)));
   }
   restored_ = resumed_->here ? resumed_->path : "";
-  GoOnWithMetrics();
+  const bool forgot = GoOnWithMetrics();
   best_ = {"", resumed_->manifest.best_step, resumed_->manifest.best_sha256};
   evaluated_step_ = resumed_->manifest.evaluated_step;
   eval_ = EvaluationOf(resumed_->manifest);
@@ -283,21 +283,14 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
   board_->resumed_step.store(step, std::memory_order_relaxed);
   if (communicator->rank() != 0) return absl::OkStatus();
   LS_LOG_INFO << "goes on after step " << step << " from the checkpoint " << resumed_->path;
+  if (forgot && resumed_->evaluated_other) {
+    LS_LOG_INFO << "the evaluations before were of other data: best weights and the early stop "
+                   "begin anew";
+  }
   if (resumed_->manifest.run == resume_source_->identity.run) {
     link_->TellCheckpoint(MarkOf(resumed_->manifest, resumed_->path));
   }
   return BringResumedBest(run_dir);
-}
-
-void Trainer::GoOnWithMetrics() {
-  const std::optional<Train> before = TrainOf(resumed_->manifest);
-  if (!before.has_value()) return;
-  const engine::Tracking saved = executor_->tracking();
-  const engine::Tracking now = GoOnTracking(compiled_.job.train(), *before, saved);
-  executor_->SetTracking(now);
-  if (now.best_step == saved.best_step) return;
-  resumed_->manifest.best_step = 0;
-  resumed_->manifest.best_sha256.clear();
 }
 
 void Trainer::NoteFirstCommit() {

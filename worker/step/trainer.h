@@ -220,8 +220,9 @@ class Trainer {
   bool FallsOn(const Every& every, int64_t step) const;
   bool EvalDue(int64_t step) const;
   absl::Status Resume(Communicator* communicator, const std::string& run_dir);
-  // What was the best by another metric than the job's is none: in the state, and in resumed_.
-  void GoOnWithMetrics();
+  // What was the best by another metric than the job's is none: in the state, and in resumed_. Of
+  // other data nothing was evaluated. Returns whether that made the state forget something.
+  bool GoOnWithMetrics();
   // Puts the best weights that resumed_ knows of into the run's folder, where they are there.
   // Errors: as BringBest.
   absl::Status BringResumedBest(const std::string& run_dir);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "checkpoint/sha256.h"
@@ -147,6 +148,25 @@ absl::Status Trainer::TellOfMissingBest(Communicator* communicator, const RunRec
                    << ", whose weights are not saved: there is no " << path;
   }
   return absl::OkStatus();
+}
+
+bool Trainer::GoOnWithMetrics() {
+  checkpoint::Manifest& manifest = resumed_->manifest;
+  if (resumed_->evaluated_other) {
+    manifest.evaluated_step = 0;
+    manifest.eval.clear();
+  }
+  const std::optional<Train> before = TrainOf(manifest);
+  if (!before.has_value() && !resumed_->evaluated_other) return false;
+  const engine::Tracking saved = executor_->tracking();
+  const engine::Tracking now = GoOnTracking(compiled_.job.train(), before.value_or(Train()),
+                                            resumed_->evaluated_other, saved);
+  executor_->SetTracking(now);
+  if (now.best_step != saved.best_step) {
+    manifest.best_step = 0;
+    manifest.best_sha256.clear();
+  }
+  return now.best_step != saved.best_step || now.stop_step != saved.stop_step;
 }
 
 absl::Status Trainer::BringResumedBest(const std::string& run_dir) {

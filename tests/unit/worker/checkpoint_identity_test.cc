@@ -132,6 +132,27 @@ TEST_F(CheckpointIdentityTest, DataThatChangedIsNamedBeforeThePlan) {
             "train.data: 60 -> 61 samples; train.data: train.csv is not what it was");
 }
 
+TEST_F(CheckpointIdentityTest, WhatWasEvaluatedSaysNothingOfOtherData) {
+  const checkpoint::Manifest saved = Of(ExampleJob());
+  EXPECT_FALSE(HasEvaluatedOther(saved, Of(ExampleJob())));
+  JobSpec job = ExampleJob();
+  job.mutable_train()->mutable_optimizer()->mutable_sgd()->set_lr(0.07);
+  EXPECT_FALSE(HasEvaluatedOther(saved, Of(job)));
+  job.mutable_train()->mutable_eval()->set_block(7);
+  EXPECT_TRUE(HasEvaluatedOther(saved, Of(job)))
+      << "the sums of other blocks are rounded otherwise";
+  job = ExampleJob();
+  job.mutable_train()->mutable_data()->mutable_csv()->set_test("other.csv");
+  EXPECT_TRUE(HasEvaluatedOther(saved, Of(job)));
+  // Beside another difference, too.
+  job = ExampleJob();
+  job.mutable_train()->mutable_optimizer()->mutable_sgd()->set_lr(0.07);
+  checkpoint::Manifest before = saved, now = Of(job);
+  before.data = {{"test.csv", 10, 5}};
+  now.data = {{"test.csv", 10, 6}};
+  EXPECT_TRUE(HasEvaluatedOther(before, now));
+}
+
 // A file is opened with ".gz" or without, whichever is there.
 TEST_F(CheckpointIdentityTest, DataThatIsOpenedUnderAnotherNameIsNamed) {
   checkpoint::Manifest saved = Of(ExampleJob()), now = saved;

@@ -153,9 +153,11 @@ class Job {
     std::vector<absl::StatusOr<std::optional<Restored>>> results(ranks_.size(),
                                                                  absl::UnknownError(""));
     Each([&](int r, Rank& rank) {
-      ResumeSource source{
-          FolderOf(r),          resume,  identity_, true, run_dir_, rank.storage.get(), newest_,
-          previous_generation_, copies_, {}};
+      ResumeSource source{FolderOf(r), resume,
+                          identity_,   reproducible_,
+                          run_dir_,    rank.storage.get(),
+                          newest_,     previous_generation_,
+                          copies_,     {}};
       if (find_data_ != nullptr) source.data = [this, r] { return find_data_(r); };
       results[r] = RestoreState(rank.communicator.get(), source,
                                 {plan_.get(), rank.executor.get(), rank.state}, rank.board.get(),
@@ -189,6 +191,8 @@ class Job {
   void DataHasNoEnd() { endless_data_ = true; }
   // Sets what the steps train on; each number is other data.
   void TrainOn(int data) { data_ = data; }
+  // The job says train.reproducible: false.
+  void TakeOthers() { reproducible_ = false; }
   // Whether no rank has all of the state.
   void SetInParts(bool in_parts) { in_parts_ = in_parts; }
   // The next generation has the number after `generation`.
@@ -262,6 +266,7 @@ class Job {
   std::function<absl::Status(const checkpoint::Manifest&)> may_publish_;
   std::function<std::vector<checkpoint::DataRecord>(int rank)> find_data_;
   bool endless_data_ = false;
+  bool reproducible_ = true;
   std::optional<CheckpointMark> newest_;
   int64_t previous_generation_ = 0;
   std::vector<Rank> ranks_;  // last: their threads use the rest

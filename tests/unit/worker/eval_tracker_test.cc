@@ -73,22 +73,40 @@ TEST(EvalTracker, WhatIsBestByAnotherMetricIsNone) {
   before.mutable_early_stop()->set_metric("accuracy");
   engine::Tracking saved = TrackEval(before, Eval(10, 0.5, 0.8), {});
   saved = TrackEval(before, Eval(20, 0.4, 0.7), saved);
-  const engine::Tracking same = GoOnTracking(before, before, saved);
+  const engine::Tracking same = GoOnTracking(before, before, false, saved);
   EXPECT_EQ(same.best_step, 10);
   EXPECT_EQ(same.stop_count, 1);
-  EXPECT_EQ(GoOnTracking(Train(), before, saved).best_step, 0) << "its weights are kept no more";
+  EXPECT_EQ(GoOnTracking(Train(), before, false, saved).best_step, 0)
+      << "its weights are kept no more";
   Train train = before;
   train.mutable_early_stop()->set_metric("loss");
-  engine::Tracking now = GoOnTracking(train, before, saved);
+  engine::Tracking now = GoOnTracking(train, before, false, saved);
   EXPECT_EQ(now.best, 0.8);
   EXPECT_EQ(now.stop_step, 0);
   EXPECT_EQ(now.stop_count, 0);
   EXPECT_EQ(now.evaluated_step, 20);
   train.mutable_best()->set_metric("loss");
-  now = TrackEval(train, Eval(30, 0.6, 0.1), GoOnTracking(train, before, saved));
+  now = TrackEval(train, Eval(30, 0.6, 0.1), GoOnTracking(train, before, false, saved));
   EXPECT_EQ(now.best, -0.6);
   EXPECT_EQ(now.best_step, 30);
   EXPECT_EQ(now.stop_step, 30);
+}
+
+TEST(EvalTracker, WhatIsBestOfOtherDataIsNone) {
+  Train train;
+  train.mutable_best()->set_metric("loss");
+  train.mutable_early_stop()->set_metric("loss");
+  train.mutable_early_stop()->set_patience(1);
+  engine::Tracking saved = TrackEval(train, Eval(10, 0.1, 0.8), {});
+  saved = TrackEval(train, Eval(20, 0.2, 0.7), saved);
+  ASSERT_TRUE(StopsEarly(train, saved));
+  EXPECT_TRUE(StopsEarly(train, GoOnTracking(train, train, false, saved)));
+  engine::Tracking now = GoOnTracking(train, train, true, saved);
+  EXPECT_FALSE(StopsEarly(train, now));
+  // That of the step that it goes on after counts.
+  now = TrackEval(train, Eval(20, 0.9, 0.1), now);
+  EXPECT_EQ(now.best_step, 20);
+  EXPECT_EQ(now.stop_step, 20);
 }
 
 TEST(EvalTracker, WithoutTheKeysNothingIsDecided) {

@@ -19,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 using Records = std::vector<checkpoint::DataRecord>;
 
@@ -124,6 +125,51 @@ TEST_F(RestoreTest, AnotherJobsIsRefused) {
   EXPECT_EQ(other.State(), before);
 }
 
+TEST_F(RestoreTest, WhoIsRefusedIsToldOfThePlaceThatWasNamed) {
+  {
+    Job job(folder_ + "/base", 1, "pretraining");
+    job.Enter();
+    job.Step();
+    job.Complete();
+  }
+  const auto refused = [&](const std::string& folder, const std::string& resume) {
+    Job other(folder, 1);
+    other.identity().plan_hash = "another";
+    return std::string(other.Restore(resume)[0].status().message());
+  };
+  EXPECT_THAT(refused(folder_ + "/base", "auto"),
+              HasSubstr("take the job as it was, another checkpoint.dir, or resume: never"));
+  EXPECT_THAT(refused(folder_ + "/tuned", folder_ + "/base"),
+              HasSubstr("take the job as it was, another checkpoint.resume, or resume: never"));
+}
+
+TEST_F(RestoreTest, WhoNamesAPlaceIsToldOfThoseThatCameFarther) {
+  for (const std::string run : {"base", "tuned"}) {
+    Job job(folder_ + "/" + run, 1, run);
+    if (run == "tuned") ASSERT_TRUE(job.Restore(folder_ + "/base")[0].ok());
+    job.Enter();
+    job.Step();
+    job.Complete();
+  }
+  const auto said = [&](const std::string& resume, const std::string& plan) {
+    Job job(folder_ + "/tuned", 1, "tuned again");
+    if (!plan.empty()) {
+      job.identity().plan_hash = plan;
+      job.TakeOthers();
+    }
+    testing::internal::CaptureStderr();
+    EXPECT_TRUE(job.Restore(resume)[0].ok());
+    return testing::internal::GetCapturedStderr();
+  };
+  const std::string line =
+      "/tuned/step-0000000002 is of the same training and step 2, and "
+      "checkpoint.resume names one of step 1: resume: auto";
+  EXPECT_THAT(said(folder_ + "/base", ""), HasSubstr(line));
+  EXPECT_THAT(said(folder_ + "/tuned", ""), Not(HasSubstr("same training")));
+  EXPECT_THAT(said("never", ""), Not(HasSubstr("same training")));
+  EXPECT_THAT(said(folder_ + "/base", "another"), Not(HasSubstr("same training")));
+}
+
 // Nobody begins anew over what may be whole.
 TEST_F(RestoreTest, WhatANewerVersionWroteEndsTheJob) {
   {
@@ -173,6 +219,36 @@ TEST_F(RestoreTest, TheDataIsLookedAtByTheRankThatFindsACheckpointWhichKnowsIts)
       EXPECT_EQ(results[0].ok(), !known || hash == 1) << results[0].status();
       if (!results[0].ok()) {
         EXPECT_THAT(results[0].status().message(), HasSubstr("train.csv is not what it was"));
+      }
+    }
+    fs::remove_all(folder_);
+  }
+}
+
+// With train.reproducible: false. Where each host has its own folder and files, one that has others
+// is enough.
+TEST_F(RestoreTest, AllRanksKnowThatOtherDataWasEvaluated) {
+  for (const bool apart : {false, true}) {
+    const std::vector<std::string> folders = {folder_ + "/a", folder_ + (apart ? "/b" : "/a")};
+    const auto life = [&] { return Job(folders[0], 2, "run", "", 2, folders); };
+    {
+      Job job = life();
+      job.FindData([](int) { return Records{{"test.csv", 9, 1}}; });
+      job.Look();
+      job.Enter();
+      job.Step();
+      job.Complete();
+    }
+    for (const uint64_t hash : {1, 2}) {
+      Job next = life();
+      next.TakeOthers();
+      next.FindData([&](int rank) {
+        return Records{{"test.csv", 9, rank == (apart ? 1 : 0) ? hash : 1}};
+      });
+      next.Look();
+      for (const auto& restored : next.Restore("auto")) {
+        ASSERT_TRUE(restored.ok() && restored->has_value()) << restored.status();
+        EXPECT_EQ((*restored)->evaluated_other, hash == 2) << apart;
       }
     }
     fs::remove_all(folder_);

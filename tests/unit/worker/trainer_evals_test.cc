@@ -341,6 +341,36 @@ TEST_F(TrainerEvalsTest, ABestByAnotherMetricIsNone) {
   EXPECT_EQ(NewestManifest().best_sha256, checkpoint::Sha256Hex(Best("second")));
 }
 
+// With train.reproducible: false, from a run that stopped early.
+TEST_F(TrainerEvalsTest, WhatWasEvaluatedOfOtherDataIsNothing) {
+  JobSpec spec = LargeBestJob("1 steps", 1e-30);  // the first one is the best
+  spec.mutable_train()->mutable_early_stop()->set_metric("loss");
+  spec.mutable_train()->mutable_early_stop()->set_patience(2);
+  const Compiled job(spec);
+  spec.mutable_train()->mutable_data()->mutable_synthetic()->set_test_samples(90);
+  const Compiled other(spec);
+  const auto start = [&](const std::string& run, const Compiled& compiled) {
+    Ranks ranks;
+    for (int i = 0; i < 2; ++i) {
+      ranks.push_back(std::make_unique<TrainerRank>(compiled, &network_));
+      ranks[i]->SaveIn(folder_, run, /*reproducible=*/false);
+    }
+    return ranks;
+  };
+  const Ranks first = start("first", job);
+  for (const auto& outcome : Run(first, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_THAT(Evaluated(*first[0]), testing::ElementsAre(1, 2, 3));
+  const Ranks second = start("second", other);
+  testing::internal::CaptureStderr();
+  for (const auto& outcome : Run(second, 0)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("the evaluations before were of other data"));
+  EXPECT_THAT(Evaluated(*second[0]), testing::ElementsAre(3, 4, 5));
+  for (const auto& rank : second) EXPECT_EQ(rank->trainer->eval()->samples(), 90);
+  EXPECT_EQ(NewestManifest().best_step, 3);
+  EXPECT_EQ(NewestManifest().best_sha256, checkpoint::Sha256Hex(Best("second")));
+}
+
 // It is not there, and comes at once: from the state.
 TEST_F(TrainerEvalsTest, NoBetterWeightsAreWaitedForWhereTheBestAreThoseOfTheStateItself) {
   const Compiled job(LargeBestJob("1 steps", 1e-3));
