@@ -22,8 +22,9 @@
 namespace lockstep::coordinator {
 namespace {
 
-// How long a culprit is waited for before victims are killed, and how long a worker that gave up by
-// itself may take to say its last lines.
+// How long a culprit is waited for before victims are killed, how long members that lived through
+// the end of their generation may take to write down what they know of it, and how long a worker
+// that gave up by itself may take to say its last lines.
 constexpr absl::Duration kCulpritWait = absl::Milliseconds(300);
 
 // The names of signal(7), which the C library only has without their numbers' aliases.
@@ -268,6 +269,22 @@ void ForgetSilentLinks(Job& job) {
   }
 }
 
+namespace {
+
+// Returns whether a member of the training's newest generation has heard of its end and has not
+// failed: it may be about to, as the others did, and has metrics to write.
+bool MembersMayLeave(const Job& job) {
+  if (IsCommand(job)) return false;
+  return std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+    if (slot.vacant() || slot.aside()) return false;
+    const Worker& worker = *slot.worker;
+    return worker.session != 0 && worker.serves() && !worker.finished && !Failed(worker) &&
+           IsMember(job, worker);
+  });
+}
+
+}  // namespace
+
 void UpdateKill(Context& context, Job& job) {
   Ending& ending = *job.ending;
   if (ending.kill) return;
@@ -277,7 +294,8 @@ void UpdateKill(Context& context, Job& job) {
     if (slot.vacant() || slot.aside()) continue;
     culprit_known |= Failed(*slot.worker) && !IsVictim(job, *slot.worker);
   }
-  if (!culprit_known && context.now < ending.since + kCulpritWait) return;
+  const bool waits = !culprit_known || MembersMayLeave(job);
+  if (waits && context.now < ending.since + kCulpritWait) return;
   ending.kill = true;
   ending.kill_serial = context.state.serial;
   context.touched_jobs.insert(job.id);

@@ -47,8 +47,8 @@ Fault NameFault(const Job& job, const std::vector<const Worker*>& failed);
 // of one who lives was the network's fault, and nobody's.
 void ForgetSilentLinks(Job& job);
 
-// Decides whether the survivors of an ending job are killed now: at once when the culprit is known,
-// a little later when only victims have spoken.
+// Decides whether the survivors of an ending job are killed now: at once when the culprit is known
+// and no member of a training's generation is there that has not failed, else a little later.
 void UpdateKill(Context& context, Job& job);
 
 // Returns whether what a worker said before its end may still come: its agent's report of that may

@@ -130,7 +130,18 @@ absl::Status CheckSpec(const JobSpec& spec) {
   return absl::OkStatus();
 }
 
-// Peak memory by rank and what rank 0 reported about the run.
+// Returns how far the job had come, of what its workers have said: rank 0 may have been the last to
+// say it.
+const Progress& NewestProgress(const Job& job) {
+  const Progress* newest = &job.progress;
+  for (const Slot& slot : job.slots) {
+    if (slot.vacant() || slot.aside() || !IsMember(job, *slot.worker)) continue;
+    if (slot.worker->progress.step() > newest->step()) newest = &slot.worker->progress;
+  }
+  return *newest;
+}
+
+// Peak memory by rank and what the workers reported about the run.
 void FillResult(const Job& job, JobResult& result) {
   for (const Slot& slot : job.slots) {
     if (slot.aside()) continue;
@@ -156,10 +167,11 @@ void FillResult(const Job& job, JobResult& result) {
     }
   }
   if (result.steps() == 0) {
-    result.set_steps(job.progress.step());
-    result.set_epochs(job.progress.epoch());
-    result.set_train_seconds(job.progress.train_seconds());
-    result.set_samples_per_second(job.progress.samples_per_second());
+    const Progress& progress = NewestProgress(job);
+    result.set_steps(progress.step());
+    result.set_epochs(progress.epoch());
+    result.set_train_seconds(progress.train_seconds());
+    result.set_samples_per_second(progress.samples_per_second());
   }
   result.set_train_seconds(std::max(result.train_seconds(), TrainedSeconds(job)));
   if (!result.has_eval() && job.eval) *result.mutable_eval() = *job.eval;

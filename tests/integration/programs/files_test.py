@@ -100,6 +100,19 @@ class Files(harness.ProgramTest):
         step, rank = culprit(4)
         self.assertEqual(culprit(2), (step, rank // 2), "the same shard, in the same step")
 
+    def test_a_training_that_fails_keeps_its_metrics(self):
+        # Whichever rank is heard of first. Step 1 is the last one that is finite, and 100 in a row are skipped.
+        job = self.write("job.yaml", harness.synthetic_job(steps=1000, nproc=2).replace("lr: 0.05", "lr: 1e30"))
+        for _ in range(6):
+            code, out, err = self.launch("-o", "json", job)
+            self.assertEqual(code, 1, out + err)
+            result = json.loads(out.splitlines()[-1])
+            with open(self.in_dir(result["run_dir"], "metrics.jsonl")) as file:
+                lines = [json.loads(line) for line in file]
+            steps = [line["step"] for line in lines if line["kind"] == "step"]
+            self.assertEqual(steps, list(range(1, 102)), err)
+            self.assertEqual(result["steps"], 101)
+
     def test_data_truncated_while_it_is_read(self):
         for length in (0, 300_000):
             child = self.start("launcher", self.array_job(steps=100_000_000))
