@@ -80,7 +80,8 @@ absl::StatusOr<std::unique_ptr<Model>> Bert::Make(const BertSpec& spec, const In
   if (model->classifies_ && size.vocab == 0 && FindField(input, "tokens") != nullptr) {
     size.vocab = FindField(input, "tokens")->limit;
   }
-  LS_RETURN_IF_ERROR(FitToSamples("bert", input, &size));
+  LS_RETURN_IF_ERROR(
+      FitToSamples("bert", "data.npy with vocab, or data.text with masked", input, &size));
   if (!model->classifies_ && (labels == nullptr || labels->elements() != size.length)) {
     return absl::InvalidArgumentError(
         "bert takes samples with one label, or with a label for each token");

@@ -79,7 +79,8 @@ absl::StatusOr<std::unique_ptr<Model>> Gpt::Make(const GptSpec& spec, const Inpu
   size.vocab = spec.vocab;
   size.dropout = spec.dropout >= 0 ? spec.dropout : 0.1;
   model->tied_head_ = spec.tied_head;
-  LS_RETURN_IF_ERROR(FitToSamples("gpt", input, &size));
+  LS_RETURN_IF_ERROR(
+      FitToSamples("gpt", "data.text, data.tokens, or data.npy with vocab", input, &size));
   const FieldSpec* labels = FindField(input, kLabelsField);
   if (labels == nullptr || labels->elements() != size.length) {
     return absl::InvalidArgumentError("gpt takes samples with a label for each token");

@@ -26,12 +26,12 @@ const FieldSpec* FindField(const InputSpec& input, const std::string& name) {
   return it == input.fields.end() ? nullptr : &*it;
 }
 
-absl::Status FitToSamples(const std::string& model, const InputSpec& input, TransformerSize* size) {
+absl::Status FitToSamples(const std::string& model, const std::string& sources,
+                          const InputSpec& input, TransformerSize* size) {
   const FieldSpec* tokens = FindField(input, "tokens");
   if (tokens == nullptr || tokens->type != FieldSpec::Type::kInt32 || tokens->shape.size() != 1 ||
       tokens->limit < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(model, " takes samples of tokens: data.text or data.tokens has them"));
+    return absl::InvalidArgumentError(absl::StrCat(model, " takes samples of tokens: ", sources));
   }
   size->length = tokens->shape[0];
   if (size->context == 0) size->context = size->length;

@@ -28,8 +28,10 @@ struct TransformerSize {
 };
 
 // Fills what the samples decide (length; context and vocab where they are 0) and checks the rest.
-// `model` is for messages. Errors: InvalidArgument.
-absl::Status FitToSamples(const std::string& model, const InputSpec& input, TransformerSize* size);
+// `model`, and `sources`, the data that has samples of tokens for it, are for messages. Errors:
+// InvalidArgument.
+absl::Status FitToSamples(const std::string& model, const std::string& sources,
+                          const InputSpec& input, TransformerSize* size);
 
 // The field of that name, or null.
 const FieldSpec* FindField(const InputSpec& input, const std::string& name);

@@ -215,6 +215,11 @@ TEST(TransformerTest, RefusesWhatDoesNotFit) {
   spec = SmallGpt(0);
   spec.input = ClassificationInput({31}, 10);
   EXPECT_TRUE(refused(spec));
+  EXPECT_EQ(Plan::Compile(spec).status().message(),
+            "gpt takes samples of tokens: data.text, data.tokens, or data.npy with vocab");
+  spec.model = BertSpec{};
+  EXPECT_EQ(Plan::Compile(spec).status().message(),
+            "bert takes samples of tokens: data.npy with vocab, or data.text with masked");
 }
 
 TEST(TransformerTest, ClassifierLeavesOtherTokensOutFromTheLastAttentionOn) {
