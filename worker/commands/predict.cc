@@ -86,6 +86,17 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& 
                    "; inputs are a .npy or an IDX file; a table goes with --data JOB.yaml"));
 }
 
+// Returns `status`, of a table that does not fit, with what to do when it has no labels.
+absl::Status AsForTables(absl::Status status, const PredictRequest& request,
+                         const SavedModel& model) {
+  const bool table = request.inputs().empty() && DataOf(request, model).has_csv();
+  if (!table || !(absl::IsInvalidArgument(status) || absl::IsDataLoss(status))) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(),
+                                   " (a table has a column of labels; samples without labels are a "
+                                   ".npy file, --inputs FILE.npy)"));
+}
+
 // The data, whose folder this process is in, is read while the answers are written. Errors:
 // InvalidArgument when these would be written over a file of it.
 absl::Status CheckOut(const std::string& out, const Data& data) {
@@ -167,8 +178,10 @@ absl::Status AnswerPredict(const PredictRequest& request) {
   // The data may be that of another folder.
   const std::string& name = request.out();
   const std::string out = name.empty() ? name : std::filesystem::absolute(name).string();
-  LS_ASSIGN_OR_RETURN(const std::unique_ptr<data::Dataset> dataset, OpenInputs(request, *model));
-  LS_RETURN_IF_ERROR(model->CheckFits(*dataset));
+  absl::StatusOr<std::unique_ptr<data::Dataset>> opened = OpenInputs(request, *model);
+  absl::Status fits = opened.ok() ? model->CheckFits(**opened) : opened.status();
+  if (!fits.ok()) return AsForTables(std::move(fits), request, *model);
+  const std::unique_ptr<data::Dataset> dataset = *std::move(opened);
   if (request.inputs().empty()) LS_RETURN_IF_ERROR(CheckOut(out, DataOf(request, *model)));
   Output output;
   LS_RETURN_IF_ERROR(output.Open(out));

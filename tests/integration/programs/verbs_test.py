@@ -430,6 +430,20 @@ class Verbs(harness.ProgramTest):
             for name in hidden:
                 os.rename(os.path.join(self.dir, "away-" + name), os.path.join(self.dir, name))
 
+    def test_a_table_without_labels_is_refused_with_what_to_do(self):
+        rows = [(i % 7, i % 5, i % 3) for i in range(200)]
+        self.write("rows.csv", "a,b,label\n" + "".join(f"{a},{b},{label}\n" for a, b, label in rows))
+        self.write("bare.csv", "a,b\n" + "".join(f"{a / 2},{b / 2}\n" for a, b, _ in rows))
+        made = "synthetic: {train_samples: 1000, test_samples: 200, features: 40, classes: 5}"
+        table = "csv: {{train: rows.csv, test: {}, label: {}}}"
+        job = self.write("job.yaml", harness.synthetic_job().replace(made, table.format("rows.csv", "label")))
+        model = os.path.join(self.dir, os.path.dirname(self.train("--nproc-per-node=2", job)["model"]["path"]))
+        for label in ("label", "-1"):
+            bare = self.write("bare.yaml", harness.synthetic_job().replace(made, table.format("bare.csv", label)))
+            code, _, err = self.launch("predict", model, "--data", bare)
+            self.assertNotEqual(code, 0)
+            self.assertIn("samples without labels are a .npy file, --inputs FILE.npy", err)
+
     def test_a_test_split_that_is_missed_says_from_where_it_is_meant(self):
         self.write("rows.csv", "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(200)))
         made = "synthetic: {train_samples: 1000, test_samples: 200, features: 40, classes: 5}"
