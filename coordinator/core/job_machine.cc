@@ -167,11 +167,10 @@ void FillResult(const Job& job, JobResult& result) {
     }
   }
   if (result.steps() == 0) {
-    const Progress& progress = NewestProgress(job);
-    result.set_steps(progress.step());
-    result.set_epochs(progress.epoch());
-    result.set_train_seconds(progress.train_seconds());
-    result.set_samples_per_second(progress.samples_per_second());
+    result.set_steps(job.progress.step());
+    result.set_epochs(job.progress.epoch());
+    result.set_train_seconds(job.progress.train_seconds());
+    result.set_samples_per_second(job.progress.samples_per_second());
   }
   result.set_train_seconds(std::max(result.train_seconds(), TrainedSeconds(job)));
   if (!result.has_eval() && job.eval) *result.mutable_eval() = *job.eval;
@@ -183,6 +182,7 @@ void EndJob(Context& context, Job& job) {
   result.set_state(ending.target);
   result.set_exit_code(ending.exit_code);
   NameFaults(context, job, /*now=*/true);
+  job.progress = NewestProgress(job);
   FillResult(job, result);
   result.set_generations(job.generations);
   result.set_workers(job.generation.message.members_size() > 0
