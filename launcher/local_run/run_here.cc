@@ -35,6 +35,7 @@
 #include "launcher/local_run/private_coordinator.h"
 #include "launcher/local_run/remote_hosts.h"
 #include "launcher/local_run/run_end.h"
+#include "launcher/local_run/run_lock.h"
 #include "launcher/local_run/scale_faults.h"
 #include "launcher/local_run/ship_workdir.h"
 #include "launcher/local_run/stop_call.h"
@@ -113,6 +114,7 @@ class LocalRun {
   std::unique_ptr<ScaleFaults> scaler_;  // null: no fault scales the job
   JobStatus known_;                      // what is known of the job without the coordinator
   bool profiled_ = false;                // the run leaves a profile
+  RunLock run_lock_;                     // on the folder of --run-dir
   std::string logs_before_;              // with --hosts: what another run left where logs will be
   bool cut_short_ = false;               // by a signal, when the job had ended
   absl::StatusOr<JobStatus> ended_;      // what RunJob has returned
@@ -188,6 +190,9 @@ absl::StatusOr<JobStatus> LocalRun::RunJob() {
   const JobSpec& spec = request.spec();
   known_.set_name(spec.name());
   LS_RETURN_IF_ERROR(PrepareHosts(request.mutable_spec()));
+  if (!args_.job.run_dir.empty()) {
+    LS_ASSIGN_OR_RETURN(run_lock_, RunLock::Take(args_.job.run_dir));
+  }
   // A job that survives no failure ends with its coordinator, too; a command goes on without it.
   const bool restarts = job::MaxRestarts(spec) > 0 || spec.has_run();
   coordinator->SetRestarts(restarts);
@@ -403,6 +408,7 @@ absl::Status LocalRun::Submit(const SubmitJobRequest& request) {
   if (plan_.has_value() && !own.empty()) logs_before_ = LogsIn(own);
   LS_ASSIGN_OR_RETURN(const SubmitJobResponse response, client->SubmitJob(request, kCallTimeout));
   known_.set_job_id(response.job_id());
+  run_lock_.Name(response.job_id());
   known_.set_run_dir(ChosenRunFolder(args_.job.run_dir, args_.job.runs_dir, response.run_dir()));
   absl::MutexLock lock(&mu_);
   job_id_ = response.job_id();

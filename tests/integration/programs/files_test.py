@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import struct
 import subprocess
 import time
@@ -33,6 +34,10 @@ def npy(descr, shape, data):
 class Files(harness.ProgramTest):
     def in_dir(self, *parts):
         return os.path.join(self.dir, *parts)
+
+    def text_of(self, name):
+        with open(self.in_dir(name), encoding="utf-8") as file:
+            return file.read()
 
     def write_bytes(self, name, data):
         with open(self.in_dir(name), "wb") as file:
@@ -99,6 +104,28 @@ class Files(harness.ProgramTest):
 
         step, rank = culprit(4)
         self.assertEqual(culprit(2), (step, rank // 2), "the same shard, in the same step")
+
+    def test_two_runs_at_once_have_not_one_folder(self):
+        here = ("-o", "json", "--run-dir", "here")
+        job = self.write("long.yaml", harness.synthetic_job(steps=100_000_000))
+        first = self.start("launcher", *here, job)
+        wait_until(lambda: os.path.exists(self.in_dir("here/metrics.jsonl")), 30, "it trains")
+        short = self.write("short.yaml", harness.synthetic_job(name="short"))
+        code, out, err = self.launch(*here, short)
+        self.assertEqual(code, 5, out + err)
+        first.send_signal(signal.SIGINT)
+        _, out, _ = self.finish(first)
+        job_id = json.loads(out.splitlines()[-1])["job"]
+        self.assertIn(f"the folder here (--run-dir) is in use by the run {job_id},", err)
+        self.train("--run-dir", "here", short)  # one after the other
+        # A launcher that was killed holds nothing.
+        before = self.text_of("here/.lock")
+        first = self.start("launcher", *here, job)
+        wait_until(lambda: self.text_of("here/.lock") not in ("", before), 30, "it has the folder")
+        self.assertEqual(self.launch(*here, short)[0], 5)
+        first.kill()
+        self.finish(first)
+        self.train("--run-dir", "here", short)
 
     def test_a_training_that_fails_keeps_its_metrics(self):
         # Whichever rank is heard of first. Step 1 is the last one that is finite, and 100 in a row are skipped.
