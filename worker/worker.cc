@@ -41,6 +41,7 @@
 #include "worker/setup/device_choice.h"
 #include "worker/setup/job_plan.h"
 #include "worker/setup/opened_data.h"
+#include "worker/setup/own_files.h"
 #include "worker/setup/reach.h"
 #include "worker/setup/tuning_files.h"
 #include "worker/step/trainer.h"
@@ -113,6 +114,7 @@ class Worker {
   // Data, plan, memory, kernels: all that does not depend on the other workers.
   absl::Status Prepare() {
     board_.Enter(LOADING);
+    LS_RETURN_IF_ERROR(CheckOwnFilesAreNoData(job_, RunDir(bootstrap_.assignment())));
     LS_RETURN_IF_ERROR(data_.Open(job_, over_hosts_, &board_));
     board_.Enter(COMPILING);
     LS_ASSIGN_OR_RETURN(const JobSpec own, JobOnDevice(job_, bootstrap_.assignment()));

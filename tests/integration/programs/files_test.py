@@ -127,6 +127,23 @@ class Files(harness.ProgramTest):
         self.finish(first)
         self.train("--run-dir", "here", short)
 
+    def test_a_folder_of_texts_that_holds_the_run_is_refused(self):
+        model = "model: {gpt: {layers: 1, heads: 1, width: 8}}"
+        text = harness.synthetic_job(nproc=1, steps=5).replace("model: {mlp: {hidden: [32]}}", model)
+        text = re.sub(r"data: .*", "data: {text: {path: ./, length: 16}}", text)
+        job = self.write("books/job.yaml", text)
+        self.write("books/a.txt", "all that is to be read\n" * 200)
+        books = {"cwd": self.in_dir("books")}
+        code, out, err = self.launch(job, **books)
+        self.assertEqual(code, 1, out + err)
+        self.assertRegex(err, r"the folder \./ holds this run's folder \(.*/books/runs/tiny-.*--runs-dir")
+        shutil.rmtree(self.in_dir("books/runs"))
+        code, out, err = self.launch("--runs-dir=../runs", "--set=checkpoint.dir=saved", job, **books)
+        self.assertEqual(code, 1, out + err)
+        self.assertIn("the folder ./ holds this job's checkpoints (saved)", err)
+        outside = [self.train("--runs-dir=../runs", job, **books)["model"]["sha256"] for _ in range(2)]
+        self.assertEqual(outside[0], outside[1])
+
     def test_a_training_that_fails_keeps_its_metrics(self):
         # Whichever rank is heard of first. Step 1 is the last one that is finite, and 100 in a row are skipped.
         job = self.write("job.yaml", harness.synthetic_job(steps=1000, nproc=2).replace("lr: 0.05", "lr: 1e30"))
