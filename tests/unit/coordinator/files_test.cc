@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/journal.pb.h"
 #include "tests/unit/coordinator/cluster.h"
 
 namespace lockstep::coordinator {
