@@ -238,6 +238,13 @@ std::string Cause(const Worker& worker) {
   return "lost by its peers";
 }
 
+std::string SayFailed(const Worker& worker) {
+  std::string text = absl::StrCat("rank ", worker.slot, " on ", worker.host);
+  if (worker.pid != 0) absl::StrAppend(&text, " (pid ", worker.pid, ")");
+  const bool known = worker.exited || worker.failed || worker.verdict_serial != 0;
+  return absl::StrCat(text, known ? ": " : " died", known ? Cause(worker) : "");
+}
+
 const Worker& Named(const Job& job, const std::vector<const Worker*>& failed) {
   const Worker* culprit = Culprit(job, failed);
   return culprit == nullptr ? *failed.front() : *culprit;

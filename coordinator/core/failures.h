@@ -25,6 +25,8 @@ bool AnyHolder(const Job& job);
 
 // How it failed, in words: "killed by SIGKILL (signal 9)".
 std::string Cause(const Worker& worker);
+// The same with who it was: "rank 1 on node-b (pid 7): killed by SIGKILL (signal 9)".
+std::string SayFailed(const Worker& worker);
 
 // Returns whether the worker's failure is the user's to mend, or its machine's, so that another
 // life of it there would end the same way: wrong input, no memory, damaged data, another build.

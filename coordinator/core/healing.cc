@@ -12,6 +12,7 @@
 #include "coordinator/core/command.h"
 #include "coordinator/core/failures.h"
 #include "coordinator/core/files.h"
+#include "coordinator/core/first_start.h"
 #include "coordinator/core/generation.h"
 #include "coordinator/core/handover.h"
 #include "coordinator/core/job_machine.h"
@@ -41,13 +42,6 @@ bool CauseIsKnown(const Context& context, const Worker& worker) {
   return context.now >= SettledAt(context, worker.failed_at);
 }
 
-std::string SayFailed(const Job& job, const Worker& worker) {
-  std::string text = absl::StrCat("rank ", worker.slot, " on ", worker.host);
-  if (worker.pid != 0) absl::StrAppend(&text, " (pid ", worker.pid, ")");
-  const bool known = worker.exited || worker.failed || worker.verdict_serial != 0;
-  return absl::StrCat(text, known ? ": " : " died", known ? Cause(worker) : "");
-}
-
 // Before the first step: whether some failed worker may still say how it ended. Which of several
 // failures was the first is only known with all of them.
 bool AwaitsCauses(Context& context, Job& job) {
@@ -60,7 +54,7 @@ bool AwaitsCauses(Context& context, Job& job) {
     if (IsForGood(worker)) return false;
     if (CauseIsKnown(context, worker)) continue;
     awaits = true;
-    if (IsMember(job, worker)) AbortCurrentGeneration(context, job, SayFailed(job, worker));
+    if (IsMember(job, worker)) AbortCurrentGeneration(context, job, SayFailed(worker));
   }
   return awaits;
 }
@@ -248,7 +242,7 @@ void StartLater(Context& context, Job& job, const Worker& worker) {
     const absl::Duration span =
         std::min(options.exclude_most, options.start_again * (int64_t{1} << doublings));
     job.starts_again_at = context.now + span;
-    const std::string failed = SayFailed(job, worker);
+    const std::string failed = SayFailed(worker);
     AppendNotice(context, job, absl::StrCat(failed, "; is started again in ", DurationText(span)));
     if (job.state == STARTING) {
       SetState(context, job, STARTING, absl::StrCat(failed, "; is started again after a pause"));
@@ -271,10 +265,11 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
     Refill(context, job, slot);
     return true;
   }
+  if (TryElsewhere(context, job, worker)) return false;
   // A node that is lost, or that leaves, says nothing about the job, and costs no restart.
   const bool node_lost = worker.node_lost || IsStopping(context.state, worker);
   if ((MaxRestarts(job) == 0 && !node_lost) || IsForGood(worker)) {
-    End(context, job, worker, "");
+    End(context, job, worker, SayWhereElse(context.state, job, worker));
     return false;
   }
   const bool later = MayStartLater(worker);
@@ -298,7 +293,7 @@ bool HealOne(Context& context, Job& job, Slot& slot) {
     if (fault->place > 0) AddVictim(job, *fault, worker.slot);
   }
   fault->failed = std::min(fault->failed, worker.failed_at);
-  const std::string failed = SayFailed(job, worker);
+  const std::string failed = SayFailed(worker);
   if (member) AbortCurrentGeneration(context, job, failed);
   if (later) StartLater(context, job, worker);
   Retire(context, job, slot, fault->number);
@@ -382,7 +377,7 @@ void Exclude(Context& context, Job& job, const Worker& worker) {
   const bool other_data = HasOtherData(worker);
   const absl::Duration span = ExcludeNode(context, job, worker.node_id, Cause(worker), other_data);
   if (span == absl::ZeroDuration()) return;
-  std::string text = absl::StrCat(SayFailed(job, worker), "; for ", DurationText(span),
+  std::string text = absl::StrCat(SayFailed(worker), "; for ", DurationText(span),
                                   " no worker of this job is started on ", worker.host);
   if (worker.other_build) return AppendNotice(context, job, text);  // the node is well
   if (other_data) {
@@ -406,6 +401,7 @@ void StartLife(Context& context, Job& job, Slot& slot) {
 
 void Heal(Context& context, Job& job) {
   if (IsCommand(job) && job.drain) return EndDraining(context, job);
+  BlameNodes(context, job);
   EndNewcomersFaults(context, job, /*now=*/false);
   const int members = job.generation.message.members_size();
   const bool done = members > 0 && !job.generation.aborted && ResultIsThere(job);

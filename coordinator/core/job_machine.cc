@@ -391,10 +391,12 @@ namespace {
 
 // It was to wait again, and is to end.
 void DoNotRequeue(Job& job) {
+  const bool preempted = job.preempted.has_value();
   job.preempted.reset();
   if (!job.ending || job.ending->target != PENDING) return;
   job.ending->target = CANCELLED;
-  job.ending->reason = "cancelled while it stopped for another job";
+  job.ending->reason = preempted ? "cancelled while it stopped for another job"
+                                 : "cancelled before its first step; nothing to save";
   job.ending->exit_code = kExitCancelled;
   job.ending->decided = true;
 }
@@ -410,7 +412,7 @@ absl::Status Cancel(Context& context, const CancelRequested& event) {
     const std::string why = absl::StrCat("job ", job->id, " has already ended: ", job->reason);
     return job->state == CANCELLED ? AlreadySoError(why) : absl::FailedPreconditionError(why);
   }
-  if (job->preempted) DoNotRequeue(*job);
+  DoNotRequeue(*job);
   // One that was preempted has saved what it has.
   const bool never_ran = job->generation.message.generation() == 0;
   if (event.kill || HasNothingToSave(*job) || job->state == PENDING) {

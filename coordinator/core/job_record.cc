@@ -258,6 +258,7 @@ JobRecord ToRecord(const Job& job) {
     excluded.set_reason(exclusion.reason);
     excluded.set_times(exclusion.times);
     excluded.set_other_data(exclusion.other_data);
+    if (exclusion.suspected) *excluded.mutable_suspected_until() = ToProto(exclusion.until);
   }
   for (const std::string& node_id : job.left_nodes) record.add_left_nodes(node_id);
   record.set_trained_seconds(job.trained_seconds);
@@ -336,10 +337,12 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   }
   job.fault_number = record.fault_number();
   job.first_cause = record.first_cause();
-  // The node may be tried again at once: for how long it was excluded is not known any more.
+  // The node may be tried again at once, unless it is known for how long it was excluded.
   for (const ExcludedNode& excluded : record.excluded()) {
-    job.excluded[excluded.node_id()] = {excluded.reason(), excluded.times(), now,
-                                        excluded.other_data()};
+    const bool suspected = excluded.has_suspected_until();
+    job.excluded[excluded.node_id()] = {excluded.reason(), excluded.times(),
+                                        suspected ? FromProto(excluded.suspected_until()) : now,
+                                        excluded.other_data(), suspected};
   }
   job.trained_seconds = record.trained_seconds();
   job.timed_out = record.timed_out();

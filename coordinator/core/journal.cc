@@ -359,6 +359,10 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
       return absl::DataLossError(absl::StrCat("the journal lacks a part of job ", id));
     }
     job.ask = AskOf(job);
+    // The clock by which it was written may have been ahead of this one.
+    for (auto& [node_id, exclusion] : job.excluded) {
+      exclusion.until = std::min(exclusion.until, now + options.exclude_most);
+    }
     SetCheck(state, job, absl::InfinitePast());
     NoteBegun(state, job);
     if (std::string name = RequestName(job.request); !name.empty()) {

@@ -57,8 +57,10 @@ void Requeue(Context& context, Job& job) {
   job.generation.regroup.reset();
   job.ran += context.now - job.started;
   job.started = absl::InfinitePast();
-  job.ready_since = context.now;
-  ++job.preemptions;
+  if (job.preempted) {
+    job.ready_since = context.now;
+    ++job.preemptions;
+  }
   job.preempted.reset();
   job.drain.reset();
   job.ending.reset();

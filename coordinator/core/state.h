@@ -188,6 +188,9 @@ struct Exclusion {
   // Its data was another: nothing is wrong with it, and the job's other nodes come first, also
   // after `until`.
   bool other_data = false;
+  // The job could not begin there, and has not begun elsewhere yet: whose fault that is, is not
+  // known (first_start.h).
+  bool suspected = false;
 };
 
 struct GenerationState {

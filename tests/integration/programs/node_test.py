@@ -72,6 +72,50 @@ class Node(Nodes):
         self.assertEqual(status["state"], "STARTING", status)
         self.ask("cancel", job)
 
+    def submit_from(self, folder, *arguments):
+        """The ids of the jobs that are submitted from that folder."""
+        code, out, err = self.launch("submit", f"--coordinator={self.address}", "--no-follow", *arguments, cwd=folder)
+        self.assertEqual(code, 0, out + err)
+        return out.split()
+
+    def ends(self, jobs):
+        def statuses():
+            of_jobs = [self.status(job) for job in jobs]
+            return all(s["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") for s in of_jobs) and of_jobs
+        return wait_until(statuses, 60, "the jobs end")
+
+    def test_a_node_without_the_jobs_folder_fails_no_job(self):
+        folder = os.path.join(self.dir, "home")
+        os.mkdir(folder)
+        hide = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
+                'mount -t tmpfs tmpfs "$0" && mkdir "$0/other" && exec "$@"']
+        probe = subprocess.run([*hide, folder, "true"], capture_output=True, check=False)
+        if probe.returncode != 0:
+            self.skipTest(f"SKIPPED: there can be no mount namespace: {probe.stderr}")
+        work = os.path.join(folder, "work")
+        os.mkdir(work)
+        self.join("well", 1)
+        self.join("ill", 2, prefix=[*hide, folder])
+        jobs = self.submit_from(work, "--array", "0-5", "--set", "restart.max_restarts=3", "--", "sleep", "0.3")
+        self.assertEqual(len(jobs), 6)
+        for status in self.ends(jobs):
+            self.assertEqual(status["state"], "SUCCEEDED", status)
+        told = [self.launch("logs", f"--coordinator={self.address}", job) for job in jobs]
+        self.assertTrue(any("another node is tried" in out + err for _, out, err in told), told)
+
+    def test_a_folder_that_no_node_has_ends_the_job_at_once(self):
+        work = os.path.join(self.dir, "wrok")
+        os.mkdir(work)
+        nodes = [self.join("one", 1), self.join("two", 1)]
+        (job,) = self.submit_from(work, "--hold", "--", "true")
+        os.rmdir(work)
+        self.ask("release", job)
+        (status,) = self.ends([job])
+        self.assertEqual(status["state"], "FAILED", status)
+        self.assertIn("No such file or directory", status["reason"])
+        self.assertIn("nor could it begin on", status["reason"])
+        self.assertEqual([self.node(node)["state"] for node in nodes], ["up", "up"])
+
     def test_a_job_goes_on_elsewhere_when_an_agent_is_killed(self):
         path = self.job_file(nodes=2, nproc=1, steps=steps_that_last(30))
         expected = self.undisturbed(path)

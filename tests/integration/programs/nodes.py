@@ -23,11 +23,11 @@ class Nodes(harness.ProgramTest):
         with open(os.path.join(self.dir, "coordinator.log"), "ab") as log:
             self.coordinator, _ = self.start_coordinator(f"--state-dir={self.journal}", *arguments, stderr=log, env=env)
 
-    def start_agent(self, name, slots, *arguments, **env):
-        """With a state folder of its own; its workers' steps are paced, its messages go to a file."""
+    def start_agent(self, name, slots, *arguments, prefix=(), **env):
+        """With a state folder of its own; its workers' steps are paced, its messages go to a file. `prefix` runs it."""
         with open(os.path.join(self.dir, name + ".log"), "ab") as log:
             child = subprocess.Popen(
-                [os.path.join(harness.BIN, "launcher"), "join", f"--coordinator={self.address}", f"--slots={slots}",
+                [*prefix, os.path.join(harness.BIN, "launcher"), "join", f"--coordinator={self.address}", f"--slots={slots}",
                  f"--state-dir={os.path.join(self.dir, name)}", *arguments],
                 cwd=self.dir, env=self.environment(**dict(harness.PACED, **env)), stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log)
@@ -35,10 +35,10 @@ class Nodes(harness.ProgramTest):
         self.agents[name] = child
         return child
 
-    def join(self, name, slots, *arguments, **env):
+    def join(self, name, slots, *arguments, **options):
         """A node that was not there before; its id."""
         known = {node["node_id"] for node in self.nodes()}
-        self.start_agent(name, slots, *arguments, **env)
+        self.start_agent(name, slots, *arguments, **options)
         node = wait_until(lambda: next((n for n in self.nodes() if n["node_id"] not in known and n["connected"]), None),
                           20, f"{name} joins")
         return node["node_id"]
