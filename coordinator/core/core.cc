@@ -19,6 +19,7 @@
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/queue_requests.h"
 #include "coordinator/core/retention.h"
+#include "coordinator/core/run_time.h"
 #include "coordinator/core/scale.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/sessions.h"
@@ -219,6 +220,7 @@ Effects Settle(Context& context) {
     PushWorkers(context, job);
     SetCheck(state, job, NextCheck(context, job));
     CountUse(context, job);
+    NoteWait(job, context.now);
     const auto slots = static_cast<int64_t>(job.slots.size());
     state.slots += slots - std::exchange(job.noted_slots, slots);
   }

@@ -24,6 +24,7 @@
 #include "coordinator/core/queue_requests.h"
 #include "coordinator/core/queue_view.h"
 #include "coordinator/core/reachability.h"
+#include "coordinator/core/run_time.h"
 #include "coordinator/core/standby.h"
 #include "coordinator/core/trained.h"
 #include "job/meaning/defaults.h"
@@ -217,10 +218,13 @@ std::string TimeLimitText(const Job& job) {
 // then it has.
 bool HasNothingToSave(const Job& job) { return !job.stepped && !AnyHolder(job); }
 
-// Drains the job when its time is over, and kills it when it does not leave within the grace.
+// Drains the job when its time is over, and kills it when it does not leave within the grace. Of
+// workers that are out of sight nobody knows whether they run: that is seen when they are back, or
+// are lost.
 void CheckTimeLimit(Context& context, Job& job) {
-  const absl::Duration limit = job::TimeLimit(job.spec()) - job.ran;
-  if (context.now < job.started + limit) return;
+  NoteWait(job, context.now);
+  const absl::Duration over = RanFor(job, context.now) - job::TimeLimit(job.spec());
+  if (over < absl::ZeroDuration() || job.out_of_sight) return;
   if ((HasActiveGeneration(job) || AnyHolder(job)) && !job.drain) {
     job.timed_out = true;
     job.drain = absl::StrCat(TimeLimitText(job), "; ", HowToStop(job));
@@ -230,7 +234,7 @@ void CheckTimeLimit(Context& context, Job& job) {
     return;
   }
   const bool nothing_to_save = HasNothingToSave(job);
-  const absl::Time told = std::max(job.started + limit, job.drained_since);
+  const absl::Time told = std::max(context.now - over, job.drained_since);
   if (!nothing_to_save && context.now < told + job::LeaveGrace(job.spec())) return;
   BeginEnding(context, job, FAILED,
               absl::StrCat(TimeLimitText(job), !nothing_to_save ? "; killed after its grace"

@@ -14,6 +14,7 @@
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/open_faults.h"
 #include "coordinator/core/queue_view.h"
+#include "coordinator/core/run_time.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/standby.h"
 #include "job/meaning/defaults.h"
@@ -48,6 +49,7 @@ void Requeue(Context& context, Job& job) {
   const std::string reason = job.ending->reason;
   NameFaults(context, job, /*now=*/true);
   job.open_faults.clear();
+  EndRun(job, context.now);
   PutAside(context, job);
   EraseWorkerRows(context, job);
   job.slots.clear();
@@ -55,8 +57,6 @@ void Requeue(Context& context, Job& job) {
   job.generation.abort_reason = reason;
   job.generation.aborted_at = context.now;
   job.generation.regroup.reset();
-  job.ran += context.now - job.started;
-  job.started = absl::InfinitePast();
   if (job.preempted) {
     job.ready_since = context.now;
     ++job.preemptions;

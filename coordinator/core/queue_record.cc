@@ -28,6 +28,8 @@ QueueRecord ToQueueRecord(const Job& job) {
   record.set_gpus(job.meter.gpus);
   record.set_scaled_to(job.scaled_to);
   *record.mutable_ready_since() = ToProto(job.ready_since);
+  record.set_waited_seconds(absl::ToDoubleSeconds(job.waited));
+  if (job.waits_since) *record.mutable_waits_since() = ToProto(*job.waits_since);
   return record;
 }
 
@@ -49,6 +51,8 @@ void FromQueueRecord(const QueueRecord& record, Job& job) {
   // Earlier versions let a job that waits be scaled to any number.
   job.scaled_to = std::min<int32_t>(record.scaled_to(), kMaxWorkers);
   job.ready_since = record.has_ready_since() ? FromProto(record.ready_since()) : job.submitted;
+  job.waited = absl::Seconds(record.waited_seconds());
+  if (record.has_waits_since()) job.waits_since = FromProto(record.waits_since());
 }
 
 }  // namespace lockstep::coordinator

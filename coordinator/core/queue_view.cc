@@ -13,6 +13,7 @@
 #include "coordinator/core/failures.h"
 #include "coordinator/core/natural_order.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/run_time.h"
 #include "job/meaning/defaults.h"
 
 namespace lockstep::coordinator {
@@ -124,7 +125,7 @@ void AddRunning(const Job& job, QueueView& view) {
   running.priority = job.spec().priority();
   running.user = job.request.user();
   running.started = job.started;
-  running.ends = job.started + (job::TimeLimit(job.spec()) - job.ran);
+  running.ends = view.queue.now + (job::TimeLimit(job.spec()) - RanFor(job, view.queue.now));
   running.leaving = job.drain.has_value() || job.ending.has_value();
   running.may_stop = !job.preempted;
   std::map<int, Taken> holds, leaving;  // by node

@@ -361,6 +361,10 @@ struct Job {
   int preemptions = 0;
   int64_t lives = 0;                          // that its places had in earlier starts, at most
   absl::Duration ran = absl::ZeroDuration();  // in earlier starts
+  // Since `started`, how long none of its workers had a place, but for the wait that lasts, and
+  // since when that does (run_time.h).
+  absl::Duration waited = absl::ZeroDuration();
+  std::optional<absl::Time> waits_since;
   Meter meter;
 
   Progress progress;           // newest of rank 0
