@@ -88,6 +88,39 @@ std::string SayIds(const std::vector<std::string>& ids) {
                       ids.size() - kNamed, " more");
 }
 
+// Returns why the job cannot start on the nodes that are known, whoever ends; empty: it could, or
+// there is no node.
+std::string WhyNever(const QueueRules& rules, NodePool cluster, const Waiting& waiting) {
+  Ask ask = *waiting.ask;
+  if (ask.gpus == Ask::Gpus::kWhereEnough) ask.gpus = Ask::Gpus::kNever;
+  if (ask.counted.empty() && !WhyOverQuota(rules, {}, ask).empty()) {
+    return absl::StrCat("it asks for more than the quota of ", ask.user, " allows at all");
+  }
+  ask = *waiting.ask;
+  const std::vector<Free> whole = Whole(cluster);
+  if (cluster.nodes.empty() ||
+      !PlaceLeast(ask, {cluster, whole, nullptr, waiting.barred}).empty()) {
+    return "";
+  }
+  const Offer all{cluster, whole, nullptr, BarredByLabels(cluster, ask)};
+  for (NodeFacts& node : cluster.nodes) node.open = true;
+  if (!PlaceLeast(ask, all).empty()) return "the nodes that could hold it take no work now";
+  const std::string labels = absl::StrJoin(ask.labels, ", ", absl::PairFormatter("="));
+  if (all.barred && std::find(all.barred->begin(), all.barred->end(), false) == all.barred->end()) {
+    return absl::StrCat("no node of this cluster has ", labels);
+  }
+  int largest = 0;
+  for (size_t i = 0; i < cluster.nodes.size(); ++i) {
+    largest = std::max(largest, RoomOn(ask, all, static_cast<int>(i)));
+  }
+  const int most = *std::max_element(ask.counts.begin(), ask.counts.end());
+  if (largest >= most || ask.least < ask.wanted || !ask.counted.empty()) {
+    return "the nodes of this cluster cannot hold it, even when all are free";
+  }
+  return absl::StrCat("no node of this cluster", labels.empty() ? "" : " with ", labels, " has ",
+                      Count(most, ask.gpus == Ask::Gpus::kAlways ? "GPU" : "slot"));
+}
+
 std::string SayAfter(const Job& job) {
   std::vector<std::string> said;
   if (!job.after.empty()) said.push_back(absl::StrCat("the success of ", SayIds(job.after)));
@@ -277,7 +310,11 @@ void AddEstimate(const State& state, const Job& job, absl::Time now, QueueStatus
   }
   const int own = static_cast<int>(before.waiting.size()) - 1;
   status->set_ahead(own);
-  std::string why;
+  std::string why = WhyNever(rules, view.queue.cluster, before.waiting.back());
+  if (!why.empty()) {
+    status->set_no_estimate(why);
+    return;
+  }
   const absl::Time starts = Forecast(rules, std::move(before), own, &why);
   if (starts == absl::InfiniteFuture()) {
     status->set_no_estimate(why);

@@ -2,6 +2,7 @@
 // What is told of one job.
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/questions.h"
@@ -45,6 +46,39 @@ TEST(DescribeTest, AJobThatWaitsForNodesSaysWhatStartsThem) {
   EXPECT_THAT(waits(NodesBy::kSameCommand),
               testing::EndsWith("is connected; start another with the same command"));
   EXPECT_THAT(waits(NodesBy::kNobody), testing::EndsWith("is connected"));
+}
+
+// Jobs run without a time limit meanwhile, whose end would not help.
+TEST(DescribeTest, AJobThatCanNeverStartSaysSo) {
+  const absl::Time now = absl::UnixEpoch();
+  State state;
+  state.options.quotas["bob"].slots = 1;
+  Join(state, 2, now);
+  SubmitJobRequest running = RequestOf(1, 2);
+  running.mutable_spec()->mutable_train();
+  ASSERT_TRUE(Step(state, Submitted{"runs", running}, now).reply.ok());
+  int submitted = 0;
+  const auto why = [&](SubmitJobRequest request) {
+    request.mutable_spec()->mutable_train();
+    const std::string id = absl::StrCat("j", ++submitted);
+    const Effects effects = Step(state, Submitted{id, request}, now);
+    if (!effects.reply.ok()) return effects.reply.ToString();
+    const auto described = DescribeJob(state, id, now);
+    if (!described.ok()) return described.status().ToString();
+    return described->status().queue().no_estimate();
+  };
+  EXPECT_EQ(why(RequestOf(1, 3)), "no node of this cluster has 3 slots");
+  EXPECT_EQ(why(RequestOf(2, 2)),
+            "the nodes of this cluster cannot hold it, even when all are free");
+  SubmitJobRequest labelled = RequestOf(1, 1);
+  (*labelled.mutable_spec()->mutable_resources()->mutable_labels())["gpu"] = "h100";
+  EXPECT_EQ(why(labelled), "no node of this cluster has gpu=h100");
+  SubmitJobRequest large = RequestOf(1, 2);
+  large.set_user("bob");
+  EXPECT_EQ(why(large), "it asks for more than the quota of bob allows at all");
+  EXPECT_EQ(why(RequestOf(1, 2)), "jobs without a time limit run or come before it");
+  Step(state, DrainRequested{"n", "memory", "ann", {}}, now);
+  EXPECT_EQ(why(RequestOf(1, 2)), "the nodes that could hold it take no work now");
 }
 
 // When a command trains is not known.
