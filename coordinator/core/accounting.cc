@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,11 @@ namespace lockstep::coordinator {
 namespace {
 
 constexpr absl::Duration kDay = absl::Hours(24);
+// What jobs have is charged so often while they have it, so the journal says when they were last
+// seen.
+constexpr absl::Duration kChargeEvery = absl::Hours(1);
+// A coordinator is not away for longer while jobs run: a clock was wrong.
+constexpr absl::Duration kLongestAway = absl::Hours(24);
 
 int64_t DayOf(absl::Time time) { return absl::Floor(time - absl::UnixEpoch(), kDay) / kDay; }
 absl::Time BeginOf(int64_t day) { return absl::UnixEpoch() + day * kDay; }
@@ -25,11 +31,22 @@ double Decay(const Options& options, absl::Duration age) {
   return std::exp2(-absl::FDivDuration(std::max(age, absl::ZeroDuration()), half));
 }
 
-void AddRecent(State& state, const std::string& user, double slot_seconds, absl::Time now) {
+// Returns what one slot that was had for `span` counts for at its end, in seconds: the integral of
+// what is left of each moment of it.
+double DecayedSeconds(const Options& options, absl::Duration span) {
+  const absl::Duration half = options.fair_share_half_life;
+  if (half <= absl::ZeroDuration()) return 0;
+  return absl::ToDoubleSeconds(half) / std::numbers::ln2 * (1 - Decay(options, span));
+}
+
+// The user's use counts for so much at `at`, which may be before other use that is known.
+void AddRecent(State& state, const std::string& user, double slot_seconds, absl::Time at) {
   RecentUse& use = state.recent_use[user];
-  if (use.at != absl::InfinitePast()) use.slot_seconds *= Decay(state.options, now - use.at);
-  use.slot_seconds += slot_seconds;
-  use.at = now;
+  if (use.at < at) {
+    if (use.at != absl::InfinitePast()) use.slot_seconds *= Decay(state.options, at - use.at);
+    use.at = at;
+  }
+  use.slot_seconds += slot_seconds * Decay(state.options, use.at - at);
 }
 
 // The user had these from `begin` to `end`.
@@ -43,7 +60,8 @@ void Charge(Context& context, const std::string& user, const Meter& meter, absl:
     use.slot_seconds += seconds * meter.slots;
     use.gpu_seconds += seconds * meter.gpus;
     context.state.unsettled.usage.insert(day);
-    AddRecent(context.state, user, seconds * meter.slots, end);
+    AddRecent(context.state, user,
+              meter.slots * DecayedSeconds(context.state.options, until - begin), until);
     begin = until;
   }
 }
@@ -76,7 +94,10 @@ Meter UseOf(const Job& job, absl::Time now) { return UseOf(job.meter, now); }
 
 void CountUse(Context& context, Job& job) {
   const Meter held = Occupied(job);
-  if (held.slots == job.meter.slots && held.gpus == job.meter.gpus) return;
+  const bool same = held.slots == job.meter.slots && held.gpus == job.meter.gpus;
+  const bool due =
+      job.meter.slots > 0 && (!job.meter.regular || context.now >= job.meter.since + kChargeEvery);
+  if (same && !due) return;
   if (job.meter.slots > 0) {
     Charge(context, job.request.user(), job.meter, job.meter.since, context.now);
   }
@@ -84,6 +105,17 @@ void CountUse(Context& context, Job& job) {
   job.meter.since = context.now;
   job.meter.slots = held.slots;
   job.meter.gpus = held.gpus;
+  job.meter.regular = true;
+}
+
+void SkipUnseen(Job& job, absl::Time now) {
+  Meter& meter = job.meter;
+  if (!job.has_begun() || meter.slots == 0) return;
+  meter.since = std::min(meter.since, now);
+  const absl::Duration unseen = now - meter.since;
+  if (!meter.regular || unseen <= kLongestAway) return;
+  meter.since = now;
+  job.started = std::min(now, job.started + unseen);
 }
 
 void CountEnd(Context& context, const Job& job) {
@@ -100,14 +132,15 @@ std::map<std::string, double> RecentUses(const State& state, absl::Time now) {
   }
   for (const auto& [id, job] : state.jobs) {
     if (job.meter.slots == 0) continue;
-    const double before = job.meter.slot_seconds;
-    uses[job.request.user()] += UseOf(job, now).slot_seconds - before;
+    uses[job.request.user()] +=
+        job.meter.slots * DecayedSeconds(state.options, now - job.meter.since);
   }
   return uses;
 }
 
 void ForgetOldUse(Context& context) {
   State& state = context.state;
+  if (state.leap > absl::ZeroDuration()) return;
   const int64_t first = DayOf(context.now - state.options.keep_usage);
   while (!state.usage.empty() && state.usage.begin()->first.first < first) {
     EraseRow(context, UsageKey(state.usage.begin()->first));
@@ -115,6 +148,17 @@ void ForgetOldUse(Context& context) {
     state.owed_usage.erase(state.usage.begin()->first);
     state.usage.erase(state.usage.begin());
   }
+}
+
+absl::Time NewestTime(const State& state, absl::Time now) {
+  absl::Time newest = absl::InfinitePast();
+  for (const auto& [day, use] : state.usage) {
+    newest = std::max(newest, BeginOf(day.first + 1));
+  }
+  for (const auto& [id, job] : state.jobs) {
+    newest = std::max({newest, job.submitted, job.started, job.ended, job.meter.since});
+  }
+  return std::min(newest, now);
 }
 
 std::string UsageKey(const DayOfUser& day) {
@@ -137,6 +181,8 @@ bool RestoreUsage(const std::string& row, absl::Time now, State& state) {
   if (!record.ParseFromString(row)) return false;
   state.usage[{record.day(), record.user()}] = {record.slot_seconds(), record.gpu_seconds(),
                                                 record.ended_jobs()};
+  // When it was, of a day by a clock that was wrong, is not known.
+  if (record.day() > DayOf(now) + 1) return true;
   // As if it had all been used at noon.
   RecentUse& use = state.recent_use[record.user()];
   const absl::Time noon = std::min(now, BeginOf(record.day()) + kDay / 2);

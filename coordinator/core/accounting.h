@@ -13,7 +13,8 @@
 
 namespace lockstep::coordinator {
 
-// The job has what it has from now on; what it had until now is counted.
+// The job has what it has from now on; what it had until now is counted: when that changes, and
+// once an hour.
 void CountUse(Context& context, Job& job);
 
 // The job has ended now, whether it ever had anything or not.
@@ -25,7 +26,16 @@ Meter UseOf(const Job& job, absl::Time now);
 // Each user's use in slot-seconds, older use for less (Options::fair_share_half_life).
 std::map<std::string, double> RecentUses(const State& state, absl::Time now);
 
-// Forgets days that are over for Options::keep_usage.
+// After a start of the coordinator, of a job as the journal has it. What a job that runs had since
+// is not counted when nobody can have seen it for so long (a clock was wrong, and is right now, or
+// the reverse), nor has it run meanwhile.
+void SkipUnseen(Job& job, absl::Time now);
+
+// Returns the newest time that the journal speaks of, `now` at the latest; InfinitePast: of none.
+absl::Time NewestTime(const State& state, absl::Time now);
+
+// Forgets days that are over for Options::keep_usage; none when the clock may be wrong
+// (State::leap).
 void ForgetOldUse(Context& context);
 
 // Rows of the journal.

@@ -27,6 +27,8 @@ namespace {
 
 // After a failed write the next one is tried so much later.
 constexpr absl::Duration kSaveAgain = absl::Milliseconds(100);
+// A journal in which nothing happened for so long may be one whose clock is wrong now.
+constexpr absl::Duration kLongestSilence = absl::Hours(30 * 24);
 
 std::string JobKey(const std::string& id) { return absl::StrCat("job/", id); }
 std::string GenerationKey(const std::string& id) { return absl::StrCat("generation/", id); }
@@ -137,7 +139,7 @@ bool RestoreRow(const Row& row, absl::Time now, State& state,
   NodeRecord record;
   if (kind != "node" || !record.ParseFromString(row.value) || record.node_id() != id) return false;
   Node& node = state.nodes[id];
-  FromRecord(record, node);
+  FromRecord(record, state.options.trust, now, node);
   SetDrain(state, node, std::move(node.drain));
   return true;
 }
@@ -386,6 +388,9 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
           std::max({state.serial, worker.died_serial, worker.failed_serial, worker.verdict_serial});
     }
   }
+  const absl::Time newest = NewestTime(state, now);
+  if (newest != absl::InfinitePast() && now - newest > kLongestSilence) state.leap = now - newest;
+  for (auto& [id, job] : state.jobs) SkipUnseen(job, now);
   for (auto& [id, job] : state.jobs) EndTooLarge(state, now, job);
   // Nobody is judged before everybody had the time to connect again.
   ForgiveTime(state, now + options.reconnect);

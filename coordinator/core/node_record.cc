@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/core/node_record.h"
 
+#include <algorithm>
+
 #include "coordinator/core/context.h"
 
 namespace lockstep::coordinator {
@@ -34,7 +36,7 @@ NodeRecord ToRecord(const Node& node) {
   return record;
 }
 
-void FromRecord(const NodeRecord& record, Node& node) {
+void FromRecord(const NodeRecord& record, const TrustRules& rules, absl::Time now, Node& node) {
   node.id = record.node_id();
   node.incarnation = record.incarnation();
   node.host = record.host();
@@ -50,10 +52,14 @@ void FromRecord(const NodeRecord& record, Node& node) {
                             FromProto(record.drain().since())};
   }
   for (const NodeFailureRecord& failure : record.failures()) {
-    node.trust.failures.push_back({FromProto(failure.time()), failure.what(), failure.job_id()});
+    // The clock by which they were written may have been ahead of this one.
+    node.trust.failures.push_back(
+        {std::min(FromProto(failure.time()), now), failure.what(), failure.job_id()});
   }
   node.trust.times = record.times_left_out();
-  if (record.has_left_out_until()) node.trust.until = FromProto(record.left_out_until());
+  if (record.has_left_out_until()) {
+    node.trust.until = std::min(FromProto(record.left_out_until()), now + rules.longest);
+  }
   node.trust.reason = record.left_out_reason();
   node.labels = {record.labels().begin(), record.labels().end()};
   if (record.has_owner()) node.owner = record.owner();

@@ -10,7 +10,8 @@
 namespace lockstep::coordinator {
 
 NodeRecord ToRecord(const Node& node);
-void FromRecord(const NodeRecord& record, Node& node);
+// By `now` it has failed, and is left out no longer than `rules` let it be.
+void FromRecord(const NodeRecord& record, const TrustRules& rules, absl::Time now, Node& node);
 
 }  // namespace lockstep::coordinator
 

@@ -193,9 +193,12 @@ std::string WhyNoWork(const Node& node, absl::Time now) {
   if (node.stopping) return "its agent leaves";
   if (!node.problem.empty()) return node.problem;
   if (!IsLeftOut(node.trust, now)) return "";
-  return absl::StrCat("left out until ",
-                      absl::FormatTime("%H:%M:%S UTC", node.trust.until, absl::UTCTimeZone()), ": ",
-                      node.trust.reason);
+  const absl::TimeZone utc = absl::UTCTimeZone();
+  const bool today = absl::ToCivilDay(node.trust.until, utc) == absl::ToCivilDay(now, utc);
+  return absl::StrCat(
+      "left out until ",
+      absl::FormatTime(today ? "%H:%M:%S UTC" : "%Y-%m-%d %H:%M:%S UTC", node.trust.until, utc),
+      ": ", node.trust.reason);
 }
 
 void NoteNodeFailure(Context& context, const std::string& node_id, const std::string& what,

@@ -26,6 +26,7 @@ QueueRecord ToQueueRecord(const Job& job) {
   }
   record.set_slots(job.meter.slots);
   record.set_gpus(job.meter.gpus);
+  record.set_metered_regularly(job.meter.regular);
   record.set_scaled_to(job.scaled_to);
   *record.mutable_ready_since() = ToProto(job.ready_since);
   record.set_waited_seconds(absl::ToDoubleSeconds(job.waited));
@@ -48,6 +49,7 @@ void FromQueueRecord(const QueueRecord& record, Job& job) {
   if (record.has_metered()) job.meter.since = FromProto(record.metered());
   job.meter.slots = record.slots();
   job.meter.gpus = record.gpus();
+  job.meter.regular = record.metered_regularly();
   // Earlier versions let a job that waits be scaled to any number.
   job.scaled_to = std::min<int32_t>(record.scaled_to(), kMaxWorkers);
   job.ready_since = record.has_ready_since() ? FromProto(record.ready_since()) : job.submitted;

@@ -282,6 +282,9 @@ struct Meter {
   absl::Time since = absl::InfinitePast();
   int slots = 0;
   int gpus = 0;
+  // `since` is no older than an hour while a coordinator runs: it is not that of an earlier
+  // version.
+  bool regular = false;
 };
 
 // What a user's jobs have used on one day.
@@ -444,6 +447,9 @@ struct State {
   int64_t serial = 0;  // events so far
   int64_t submits = 0;
   absl::Time last_step = absl::InfinitePast();
+  // By how much the clock was ahead of all that the journal knew when this coordinator was started,
+  // if that is so much that it may be wrong; else zero. Nothing is forgotten for its age then.
+  absl::Duration leap = absl::ZeroDuration();
   Pauses pauses;
   // Since when what was decided is not said, because it is not durable yet.
   std::optional<absl::Time> held_since;

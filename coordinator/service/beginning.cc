@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log.h"
 #include "common/random_hex.h"
 #include "common/status.h"
 #include "coordinator/service/epoch_proof.h"
@@ -69,6 +70,13 @@ absl::StatusOr<Beginning> Begin(Store* store, const Options& limits, absl::Time 
   }
   // What cannot be read is left as it is.
   LS_ASSIGN_OR_RETURN(beginning.state, Restore(rows, limits, now));
+  if (const absl::Duration leap = beginning.state.leap; leap > absl::ZeroDuration()) {
+    LS_LOG_ERROR << "the clock says "
+                 << absl::FormatTime("%Y-%m-%d %H:%M UTC", now, absl::UTCTimeZone())
+                 << ", and nothing in the journal is of the " << absl::ToInt64Hours(leap) / 24
+                 << " days before that: if the clock is wrong, set it and start the coordinator "
+                    "again; until then it forgets nobody's use";
+  }
   record.set_lives(record.lives() + 1);
   if (record.cluster_id().empty()) record.set_cluster_id(RandomHex(kClusterIdBytes));
   if (record.secret().empty()) record.set_secret(RandomHex(kSecretBytes));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "coordinator/core/node_record.h"
 #include "coordinator/core/queue_view.h"
 #include "tests/unit/coordinator/cluster.h"
 
@@ -59,6 +60,36 @@ TEST(NodesTest, RoomForWhoLeftADrainedNodeIsLookedForByThePassesOverTheQueue) {
   EXPECT_FALSE(left.vacant());
   EXPECT_EQ(left.node_id, "n2");
   EXPECT_FALSE(left.returns);
+}
+
+// The clock by which it was written was ahead, or is behind now.
+TEST(NodesTest, ANodeIsLeftOutNoLongerThanTheRulesSay) {
+  const TrustRules rules;
+  const absl::Time now = absl::UnixEpoch() + absl::Hours(50);
+  Node written;
+  written.trust.until = now + absl::Hours(1000);
+  written.trust.failures.push_back({now + absl::Hours(1000), "it was lost", ""});
+  Node node;
+  FromRecord(ToRecord(written), rules, now, node);
+  EXPECT_EQ(node.trust.until, now + rules.longest);
+  ASSERT_EQ(node.trust.failures.size(), 1u);
+  EXPECT_EQ(node.trust.failures[0].time, now);
+  written.trust.until = now + absl::Minutes(2);
+  written.trust.failures[0].time = now - absl::Minutes(2);
+  Node same;
+  FromRecord(ToRecord(written), rules, now, same);
+  EXPECT_EQ(same.trust.until, written.trust.until);
+  EXPECT_EQ(same.trust.failures[0].time, written.trust.failures[0].time);
+}
+
+TEST(NodesTest, UntilWhenANodeIsLeftOutHasADateWhenThatIsNotToday) {
+  Node node;
+  node.trust.until = absl::UnixEpoch() + absl::Hours(24) + absl::Minutes(5);
+  node.trust.reason = "it failed";
+  EXPECT_EQ(WhyNoWork(node, absl::UnixEpoch() + absl::Hours(24)),
+            "left out until 00:05:00 UTC: it failed");
+  EXPECT_EQ(WhyNoWork(node, absl::UnixEpoch() + absl::Hours(23)),
+            "left out until 1970-01-02 00:05:00 UTC: it failed");
 }
 
 // An agent has a node of its own: the earlier ones would be there for ever, as nothing ends them.
