@@ -8,11 +8,40 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/check.h"
+#include "coordinator/core/accounting.h"
 #include "coordinator/core/context.h"
+#include "coordinator/core/job_record.h"
+#include "coordinator/core/journal.h"
+#include "coordinator/core/node_record.h"
 #include "tests/scenarios/peer_messages.h"
 #include "tests/scenarios/requests.h"
 
 namespace lockstep::coordinator {
+namespace {
+
+// The rows that say what this state holds, by key.
+std::map<std::string, std::string> RowsOf(const State& state) {
+  std::map<std::string, std::string> rows;
+  for (const auto& [id, node] : state.nodes) {
+    rows[absl::StrCat("node/", id)] = Bytes(ToRecord(node));
+  }
+  for (const auto& [id, job] : state.jobs) {
+    rows[absl::StrCat("request/", id)] = Bytes(job.request);
+    rows[absl::StrCat("job/", id)] = Bytes(ToRecord(job));
+    if (job.generation.message.generation() != 0) {
+      rows[absl::StrCat("generation/", id)] = Bytes(job.generation.message);
+    }
+    for (size_t i = 0; i < job.slots.size(); ++i) {
+      const int place = static_cast<int>(i);
+      rows[absl::StrCat("worker/", id, "/", place)] = Bytes(ToRecord(job.slots[i], place));
+    }
+  }
+  for (const auto& [day, use] : state.usage) rows[UsageKey(day)] = UsageRow(state, day);
+  return rows;
+}
+
+}  // namespace
+
 std::vector<std::string> CoreWorld::Do(const Command& command) {
   lines_.clear();
   const std::string& verb = command.verb();
@@ -108,6 +137,27 @@ void CoreWorld::CheckRestored() {
     const std::string is = i < now.size() ? now[i] : "", was = i < then.size() ? then[i] : "";
     if (is != was) lines_.push_back(absl::StrCat("restored as: ", was, "; not: ", is));
   }
+  CheckRows(*restored);
+}
+
+// What is restored would be written as it was.
+void CoreWorld::CheckRows(State restored) {
+  for (auto& [id, job] : restored.jobs) {
+    const Job& known = state_.jobs.at(id);
+    // Its grace begins anew.
+    if (job.preempted && known.preempted) job.preempted->since = known.preempted->since;
+    // In a journal of an earlier version a vacant place alone says where it was.
+    if (known.left_nodes.empty()) job.left_nodes.clear();
+  }
+  const std::map<std::string, std::string> again = RowsOf(restored);
+  for (const auto& [key, value] : rows_) {
+    const auto row = again.find(key);
+    if (row == again.end()) {
+      lines_.push_back(absl::StrCat("nothing is restored of ", key));
+    } else if (row->second != value) {
+      lines_.push_back(absl::StrCat("restored otherwise: ", key));
+    }
+  }
 }
 
 absl::StatusOr<State> CoreWorld::Rows() const {
@@ -176,7 +226,9 @@ bool CoreWorld::WorkerReport(const Command& command) {
       resumed_ = command.number("resumed");
       restored_.reset();
       if (command.has("restored")) restored_ = command.duration("restored", absl::ZeroDuration());
-      Beat(command.word(i), command.number("step"), command.flag("stands"), command.flag("first"));
+      const SessionId newest = sessions_[command.word(i)];
+      Beat(command.word(i), command.number("step"), command.flag("stands"), command.flag("first"),
+           command.number("session", newest));
     }
     return true;
   } else if (command.verb() == "does") {
@@ -196,7 +248,9 @@ void CoreWorld::SetDoing(const std::string& worker, const Command& command) {
   doing.since = now_;
   WorkerHeartbeat& heartbeat = doing.heartbeat;
   heartbeat.Clear();
-  heartbeat.mutable_progress()->set_phase(command.flag("saving") ? SAVING : TRAINING);
+  heartbeat.mutable_progress()->set_phase(command.flag("saving")       ? SAVING
+                                          : command.flag("evaluating") ? EVALUATING
+                                                                       : TRAINING);
   heartbeat.mutable_progress()->set_train_seconds(
       absl::ToDoubleSeconds(command.duration("trained", absl::ZeroDuration())));
   heartbeat.set_activity(REDUCING);
@@ -222,7 +276,8 @@ void CoreWorld::SetDoing(const std::string& worker, const Command& command) {
       absl::ToInt64Microseconds(command.duration("waited", absl::ZeroDuration())));
 }
 
-void CoreWorld::Beat(const std::string& worker, int64_t step, bool stands, bool first) {
+void CoreWorld::Beat(const std::string& worker, int64_t step, bool stands, bool first,
+                     SessionId session) {
   WorkerMessage message = From(worker);
   const auto job = state_.jobs.find(JobOf(worker));
   if (job != state_.jobs.end()) {
@@ -245,7 +300,7 @@ void CoreWorld::Beat(const std::string& worker, int64_t step, bool stands, bool 
   if (restored_) {
     SetDuration(*restored_, message.mutable_heartbeat()->mutable_since_restored());
   }
-  Take(WorkerSaid{sessions_[worker], message});
+  Take(WorkerSaid{session, message});
 }
 
 void CoreWorld::Tick(const Command& command) {
@@ -260,8 +315,12 @@ void CoreWorld::Tick(const Command& command) {
     if (now_ >= next_beat + kBeat) {
       next_beat = now_;
       const int64_t step = command.number("step", 1);
-      for (const std::string& worker : command.list("beat")) Beat(worker, step, false);
-      for (const std::string& worker : command.list("stands")) Beat(worker, step, true);
+      for (const std::string& worker : command.list("beat")) {
+        Beat(worker, step, /*stands=*/false, /*first=*/false, sessions_[worker]);
+      }
+      for (const std::string& worker : command.list("stands")) {
+        Beat(worker, step, /*stands=*/true, /*first=*/false, sessions_[worker]);
+      }
     }
     if (now_ >= next_agents + absl::Seconds(1)) {
       next_agents = now_;

@@ -3,20 +3,22 @@
 //
 // Users' requests are those of requests.h; what agents and workers say those of peer_messages.h,
 // and
-//   agent NODE .. [running=j.0,j.1] [ended=j.2]   agent-gone NODE        agent-leaves NODE
-//   [grace=S] started W [pid=100] health NODE [problem="..."]                  what its agent's
-//   checks found hello W [pid=100] [version=1]                worker-gone W ready W ..
-//   [session=OLD] beat W... [step=0] [stands] [first] [resumed=0] [restored=1s] does W...
-//   [ACTIVITY] [saving] [for=RANK] [sequence=N] [completed=N] [reductions=N] [last=N]
-//          [waited=1s] [trained=1s]      what its heartbeats say from now on: with `for` it waits
-//          in a reduction
+//   agent NODE .. [running=j.0,j.1] [ended=j.2]   agent-gone NODE
+//   agent-leaves NODE [grace=S]      health NODE [problem="..."], as its agent's checks found
+//   started W [pid=100]      hello W [pid=100] [version=1]      worker-gone W
+//   ready W .. [session=OLD]
+//   beat W... [step=0] [stands] [first] [resumed=0] [restored=1s] [session=OLD]
+//   does W... [ACTIVITY] [saving|evaluating] [for=RANK] [sequence=N] [completed=N]
+//          [reductions=N] [last=N] [waited=1s] [trained=1s]      what its heartbeats say from now
+//          on: with `for` it waits in a reduction
 //   up J                     its agents, workers and their first generation, in order
 //   tick 5s [beat=W,W] [stands=W,W] [step=1]     pause 10s
 //   held                     released
 //   restart [5m]             everything but the rows is lost
 //   show
 //
-// After each command another coordinator is made from the rows and must know the same.
+// After each command another coordinator is made from the rows and must know the same, and would
+// write each of them as it is. A word that no command reads is an error.
 //
 // W is "j.2": the newest life of place 2 of job j; "j.2.1" is its first one. `tick` lets time pass
 // as the service does, with heartbeats of the named workers every 100 ms and of all agents but
@@ -54,12 +56,13 @@ class CoreWorld : public World {
   // Something that a worker says.
   bool WorkerReport(const Command& command);
   void SetDoing(const std::string& worker, const Command& command);
-  void Beat(const std::string& worker, int64_t step, bool stands, bool first = false);
+  void Beat(const std::string& worker, int64_t step, bool stands, bool first, SessionId session);
   void Tick(const Command& command);
   void AgentsBeat(const std::vector<std::string>& mute);
   void Up(const std::string& job);
   void Restart();
   void CheckRestored();
+  void CheckRows(State restored);
   // The state of a coordinator that begins with the rows.
   absl::StatusOr<State> Rows() const;
   std::string Incarnation(const std::string& worker) const;

@@ -46,15 +46,20 @@ bool RunScript(const std::string& file, bool rewrite) {
     return false;
   }
   const std::unique_ptr<World> world = MakeWorld(Command(blocks->front().command));
-  bool same = true;
+  bool same = true, read = true;
   for (Block& block : *blocks) {
-    const std::vector<std::string> now = world->Do(Command(block.command));
+    const Command command(block.command);
+    const std::vector<std::string> now = world->Do(command);
     if (now != block.output && !rewrite) ShowDifference(file, block, now);
     same &= now == block.output;
+    for (const std::string& word : command.unread()) {
+      std::cout << file << ": " << block.command << ": nobody reads '" << word << "'\n";
+      read = false;
+    }
     block.output = now;
   }
   if (rewrite && FormatScript(*blocks) != text) std::ofstream(file) << FormatScript(*blocks);
-  return same || rewrite;
+  return read && (same || rewrite);
 }
 
 int Main(int argc, char** argv) {

@@ -45,11 +45,35 @@ Command::Command(const std::string& line) {
   }
 }
 
+std::string Command::word(size_t k) const {
+  if (k >= words_.size()) return "";
+  read_.insert(words_[k]);
+  return words_[k];
+}
+
 bool Command::flag(const std::string& name) const {
+  read_.insert(name);
   return std::find(words_.begin(), words_.end(), name) != words_.end();
 }
 
+bool Command::has(const std::string& name) const {
+  read_.insert(name);
+  return values_.count(name) != 0;
+}
+
+std::vector<std::string> Command::unread() const {
+  std::vector<std::string> unread;
+  for (const std::string& word : words_) {
+    if (read_.count(word) == 0) unread.push_back(word);
+  }
+  for (const auto& [name, value] : values_) {
+    if (read_.count(name) == 0) unread.push_back(name);
+  }
+  return unread;
+}
+
 std::string Command::text(const std::string& name, const std::string& otherwise) const {
+  read_.insert(name);
   const auto found = values_.find(name);
   return found == values_.end() ? otherwise : found->second;
 }

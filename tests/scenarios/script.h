@@ -7,6 +7,7 @@
 #define LOCKSTEP_TESTS_SCENARIOS_SCRIPT_H_
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,26 +16,31 @@
 
 namespace lockstep::coordinator {
 
-// "exit j.2 signal=9 wanted": a verb, words, and values by name ("" for a word that is none).
+// "exit j.2 signal=9 wanted": a verb, words, and values by name ("" for a word that is none). It
+// notes what was asked for, so that what nobody looks at can be refused.
 class Command {
  public:
   explicit Command(const std::string& line);
 
   const std::string& verb() const { return verb_; }
   // The k-th word without '='; empty: there are fewer.
-  std::string word(size_t k) const { return k < words_.size() ? words_[k] : ""; }
+  std::string word(size_t k) const;
   bool flag(const std::string& name) const;
-  bool has(const std::string& name) const { return values_.count(name) != 0; }
+  bool has(const std::string& name) const;
   std::string text(const std::string& name, const std::string& otherwise = "") const;
   int64_t number(const std::string& name, int64_t otherwise = 0) const;
   absl::Duration duration(const std::string& name, absl::Duration otherwise) const;
   // The values "a,b,c" of a name.
   std::vector<std::string> list(const std::string& name) const;
 
+  // The words, and the names of values, that nobody has asked for.
+  std::vector<std::string> unread() const;
+
  private:
   std::string verb_;
   std::vector<std::string> words_;
   std::map<std::string, std::string> values_;
+  mutable std::set<std::string> read_;
 };
 
 // "5s", which is a program error otherwise.
