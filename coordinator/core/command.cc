@@ -28,9 +28,11 @@ bool AwaitsRanks(const Context& context, const Job& job) {
     if (worker.gone() || worker.node_lost) return false;
     const auto node = context.state.nodes.find(worker.node_id);
     if (node == context.state.nodes.end()) return false;
+    // Its keeper may have been heard of after its agent.
+    const absl::Time last_word =
+        std::max({node->second.last_contact, worker.last_heard, job.forgiven});
     return InSight(context.state, node->second, context.now) ||
-           context.now < std::max(node->second.last_contact, job.forgiven) + job::kCommandLease +
-                             job::kCommandLeaseMargin;
+           context.now < last_word + job::kCommandLease + job::kCommandLeaseMargin;
   };
   const bool any_left = std::any_of(job.former.begin(), job.former.end(), may_run);
   if (any_left) return true;
