@@ -14,6 +14,7 @@
 #include "coordinator/core/generation.h"
 #include "coordinator/core/job_machine.h"
 #include "coordinator/core/nodes.h"
+#include "coordinator/core/peer_signs.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -37,71 +38,23 @@ absl::Duration Silence(const Context& context, const Worker& worker) {
   return Since(context, worker, worker.last_heard);
 }
 
-// When the members of a job's active generation were last seen to commit: looked up when it is
-// first asked for, as many may be silent at once.
-class PeerCommits {
- public:
-  explicit PeerCommits(const Job& job) : job_(job), detection_(FailureDetection(job)) {}
-  absl::Duration detection() const { return detection_; }
-  // The newest commit of a member that is not `worker`.
-  absl::Time NewestBut(const Worker& worker) {
-    if (!looked_) Look();
-    return newest_of_ == &worker ? second_ : newest_;
-  }
-
- private:
-  void Look() {
-    looked_ = true;
-    for (const Slot& slot : job_.slots) {
-      if (slot.vacant()) continue;
-      const Worker& peer = *slot.worker;
-      if (!IsMember(job_, peer) || peer.dead() ||
-          peer.heartbeat.generation() != job_.generation.message.generation()) {
-        continue;
-      }
-      if (peer.step_seen > newest_) {
-        second_ = std::exchange(newest_, peer.step_seen);
-        newest_of_ = &peer;
-      } else {
-        second_ = std::max(second_, peer.step_seen);
-      }
-    }
-  }
-
-  const Job& job_;
-  const absl::Duration detection_;
-  bool looked_ = false;
-  absl::Time newest_ = absl::InfinitePast();
-  const Worker* newest_of_ = nullptr;
-  absl::Time second_ = absl::InfinitePast();
-};
-
-// Returns whether peers of the worker's generation commit steps, which none of them can without it:
-// it lives, and only the way from it to here is cut.
-bool IsHeardByPeers(const Context& context, const Job& job, const Worker& worker,
-                    PeerCommits& commits) {
-  return HasActiveGeneration(job) && IsMember(job, worker) &&
-         context.now - commits.NewestBut(worker) <= commits.detection();
-}
-
 // Who was heard of lately is not, wherever its node is: that is asked last.
-bool IsSilent(const Context& context, const Job& job, const Worker& worker, PeerCommits& commits) {
-  const absl::Duration limit = commits.detection();
+bool IsSilent(const Context& context, const Job& job, const Worker& worker, PeerSigns& signs) {
+  const absl::Duration limit = signs.detection();
   return Watched(job, worker) && context.now - worker.last_heard > limit &&
-         Silence(context, worker) > limit && !IsHeardByPeers(context, job, worker, commits);
+         Silence(context, worker) > limit && !signs.Heard(context, worker);
 }
 
 // Returns whether all that hold the job's state are silent, each with its node. They may well go on
 // there, and nobody else could: to begin again elsewhere costs the steps since the checkpoint.
-bool NobodyInSight(const Context& context, const Job& job, PeerCommits& commits) {
+bool NobodyInSight(const Context& context, const Job& job, PeerSigns& signs) {
   if (!job.stepped) return false;
   bool any = false;
   for (const Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     const Worker& worker = *slot.worker;
     if (!IsMember(job, worker) || worker.dead() || Failed(worker)) continue;
-    if (!IsSilent(context, job, worker, commits) ||
-        NodeInSight(context.state, worker, context.now)) {
+    if (!IsSilent(context, job, worker, signs) || NodeInSight(context.state, worker, context.now)) {
       return false;
     }
     any = true;
@@ -110,11 +63,11 @@ bool NobodyInSight(const Context& context, const Job& job, PeerCommits& commits)
 }
 
 // Says when the job's workers come out of sight all together, and when they are back.
-void NoteSight(Context& context, Job& job, bool out_of_sight, PeerCommits& commits) {
+void NoteSight(Context& context, Job& job, bool out_of_sight, PeerSigns& signs) {
   // Where one came back the others are on their way.
   if (std::exchange(job.out_of_sight, out_of_sight) && !out_of_sight) {
     for (Slot& slot : job.slots) {
-      if (slot.worker && IsSilent(context, job, *slot.worker, commits))
+      if (slot.worker && IsSilent(context, job, *slot.worker, signs))
         slot.worker->back_since = context.now;
     }
   }
@@ -193,19 +146,19 @@ void CheckGone(Context& context, Job& job) {
 }
 
 void CheckSilence(Context& context, Job& job) {
-  PeerCommits commits(job);
-  if (!AnyHeardBefore(job, context.now - commits.detection())) {
-    return NoteSight(context, job, /*out_of_sight=*/false, commits);
+  PeerSigns signs(job);
+  if (!AnyHeardBefore(job, context.now - signs.detection())) {
+    return NoteSight(context, job, /*out_of_sight=*/false, signs);
   }
-  const bool nobody_in_sight = NobodyInSight(context, job, commits);
-  NoteSight(context, job, nobody_in_sight, commits);
+  const bool nobody_in_sight = NobodyInSight(context, job, signs);
+  NoteSight(context, job, nobody_in_sight, signs);
   absl::Duration limit = FailureDetection(job);
   if (nobody_in_sight) limit = std::max(limit, context.state.options.node_lost_after);
   Worker* silent = nullptr;
   for (Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     Worker& worker = *slot.worker;
-    if (Failed(worker) || !IsSilent(context, job, worker, commits)) continue;
+    if (Failed(worker) || !IsSilent(context, job, worker, signs)) continue;
     const absl::Duration own = std::max(limit, SilenceLimit(context, job, worker));
     if (Silence(context, worker) <= own) continue;
     if (MayBeItsHost(context, job, worker)) continue;
@@ -215,12 +168,6 @@ void CheckSilence(Context& context, Job& job) {
   limit = std::max(limit, SilenceLimit(context, job, *silent));
   silent->failed_at = std::min(silent->failed_at, silent->last_heard);
   Judge(context, job, *silent, absl::StrCat("no heartbeat for ", DurationText(limit)));
-}
-
-// What a worker may take for one move, as its steps tell: ten of them, or as long as the first one
-// took, which is longer than others, until these are known. Zero: it has made none.
-absl::Duration StepLimit(const Worker& worker) {
-  return worker.step_times.empty() ? worker.first_step : 10 * MedianStep(worker);
 }
 
 // When one worker stands still the others soon wait for it, so one that waits for nobody is meant,
@@ -441,6 +388,10 @@ void TakeOut(State& state, absl::Duration gap, absl::Time now) {
 }
 
 }  // namespace
+
+absl::Duration StepLimit(const Worker& worker) {
+  return worker.step_times.empty() ? worker.first_step : 10 * MedianStep(worker);
+}
 
 absl::Duration MedianStep(const Worker& worker) {
   if (worker.step_times.empty()) return absl::ZeroDuration();
