@@ -45,10 +45,10 @@ bool IsSilent(const Context& context, const Job& job, const Worker& worker, Peer
          Silence(context, worker) > limit && !signs.Heard(context, worker);
 }
 
-// Returns whether all that hold the job's state are silent, each with its node. They may well go on
-// there, and nobody else could: to begin again elsewhere costs the steps since the checkpoint.
+// Returns whether all that hold the job's state, the members of its newest generation, are silent,
+// each with its node. They may well go on there, and nobody else could: to begin again elsewhere
+// costs the steps since the checkpoint, also those of which nobody has told yet.
 bool NobodyInSight(const Context& context, const Job& job, PeerSigns& signs) {
-  if (!job.stepped) return false;
   bool any = false;
   for (const Slot& slot : job.slots) {
     if (slot.vacant()) continue;
