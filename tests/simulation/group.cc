@@ -21,7 +21,9 @@ Group::Group(World* world, std::string job_id, std::shared_ptr<const Generation>
       job_id_(std::move(job_id)),
       generation_(std::move(generation)),
       places_(static_cast<size_t>(generation_->members_size())),
-      at_(places_.size(), At::kAway) {
+      at_(places_.size(), At::kAway),
+      reductions_(world->options.seed * 15485863 +
+                  static_cast<uint64_t>(generation_->generation())) {
   counts_[static_cast<size_t>(At::kAway)] = places_.size();
   for (int rank = 0; rank < generation_->members_size(); ++rank) {
     ranks_.emplace(generation_->members(rank).incarnation(), rank);
@@ -111,7 +113,6 @@ void Group::NextStep() {
     return;
   }
   ++step_;
-  reduced_ = false;
   for (size_t rank = 0; rank < places_.size(); ++rank) {
     Move(static_cast<int>(rank), At::kComputing);
     const absl::Duration work = world_->JobOf(job_id_).step_time;
@@ -127,17 +128,23 @@ void Group::Arrive(int rank) {
   stop_after_ |= place.worker->wants_drain();
   regroup_after_ |= place.worker->regroup() == generation_->generation();
   if (!All(At::kArrived)) return;
-  reduced_ = true;
   for (size_t other = 0; other < places_.size(); ++other) {
-    After(static_cast<int>(other),
-          world_->timeline.random.Between(absl::Microseconds(100), absl::Milliseconds(8)),
-          &Group::CommitStep);
+    const absl::Duration commits =
+        world_->timeline.random.Between(absl::Microseconds(100), absl::Milliseconds(8));
+    After(static_cast<int>(other), reductions_.Between(absl::ZeroDuration(), commits),
+          &Group::Reduce);
+    After(static_cast<int>(other), commits, &Group::CommitStep);
   }
+}
+
+void Group::Reduce(int rank) {
+  // What one who left had yet to send does not come any more.
+  if (at(rank) == At::kArrived && !broken_) Move(rank, At::kReduced);
 }
 
 void Group::CommitStep(int rank) {
   Place& place = places_[rank];
-  if (at(rank) != At::kArrived) return;  // it was ended before it left
+  if (at(rank) != At::kReduced) return;  // it was ended before it left
   place.worker->Commit(step_);
   Move(rank, At::kCommitted);
   if (rank == 0 && step_ % kCheckpointEvery == 0) world_->SaveCheckpoint(job_id_, step_);
@@ -202,7 +209,7 @@ void Group::TellLoss(int rank) {
 void Group::LeaveWhenUpdated(WorkerProcess* worker, int lost_rank, const std::string& why) {
   const int rank = RankOf(worker);
   if (rank < 0 || at(rank) == At::kLeft || worker->Hangs()) return;
-  if (reduced_ && at(rank) == At::kArrived) worker->Commit(step_);
+  if (at(rank) == At::kReduced) worker->Commit(step_);
   Move(rank, At::kLeft);
   const std::shared_ptr<WorkerProcess> leaving = places_[rank].worker;
   if (!over_ || rank == 0) {

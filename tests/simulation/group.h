@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The data plane of one generation: its members come together, bring each other to the same state,
-// and step. A step is computed by all, reduced when the last one has come, and committed by each a
-// little later; none begins the next before all have committed. A member that leaves ends an update
-// that it has begun.
+// and step. A step is computed by all; when the last one has come, each has the whole gradients at
+// a time of its own and commits a little later; none begins the next before all have committed. A
+// member that leaves ends an update that it has begun, and has none to end before it has them.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_TESTS_SIMULATION_GROUP_H_
 #define LOCKSTEP_TESTS_SIMULATION_GROUP_H_
@@ -17,6 +17,7 @@
 
 #include "absl/time/time.h"
 #include "proto/coordinator.pb.h"
+#include "tests/machines/timeline.h"
 
 namespace lockstep::simulation {
 
@@ -38,7 +39,16 @@ class Group : public std::enable_shared_from_this<Group> {
   const Generation& generation() const { return *generation_; }
 
  private:
-  enum class At : uint8_t { kAway, kJoined, kEntered, kComputing, kArrived, kCommitted, kLeft };
+  enum class At : uint8_t {
+    kAway,
+    kJoined,
+    kEntered,
+    kComputing,
+    kArrived,
+    kReduced,  // it has the step's whole gradients
+    kCommitted,
+    kLeft,
+  };
   struct Place {
     std::shared_ptr<WorkerProcess> worker;
     absl::Time told = absl::InfiniteFuture();  // when it hears that somebody is gone
@@ -52,6 +62,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void Begin();
   void Enter(int rank);
   void Arrive(int rank);
+  void Reduce(int rank);
   void CommitStep(int rank);
   void NextStep();
   void FinishModel(int rank);
@@ -66,12 +77,12 @@ class Group : public std::enable_shared_from_this<Group> {
   std::unordered_map<std::string, int> ranks_;
   std::vector<Place> places_;  // by rank, as is where they are
   std::vector<At> at_;
-  std::array<size_t, 7> counts_{};
-  std::set<int> gone_;    // that joined and have left for good, before the end
-  int told_of_ = -1;      // of these, whom the others were told of
-  bool broken_ = false;   // somebody left: nobody computes another step
-  bool over_ = false;     // all steps are done
-  bool reduced_ = false;  // the step's gradients are whole
+  Random reductions_;  // its own, so that a seed's faults are the same without them
+  std::array<size_t, 8> counts_{};
+  std::set<int> gone_;   // that joined and have left for good, before the end
+  int told_of_ = -1;     // of these, whom the others were told of
+  bool broken_ = false;  // somebody left: nobody computes another step
+  bool over_ = false;    // all steps are done
   bool stop_after_ = false, regroup_after_ = false;  // as the step's headers said
   int64_t start_ = 0;
   int64_t step_ = 0;  // being done
