@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The coordinator's store: a batch is on the disk when its write has come back, and a crash before
-// leaves all of it or nothing. It stalls, is full, and fails for good.
+// leaves all of it or nothing, as does a write that fails. It stalls, is full, and fails for good.
 // Thread-safety: thread-compatible.
 #ifndef LOCKSTEP_TESTS_MACHINES_DISK_H_
 #define LOCKSTEP_TESTS_MACHINES_DISK_H_
@@ -38,11 +38,15 @@ struct Disk {
     const auto batch = under_way.find(writer);
     return batch != under_way.end() && !batch->second.empty();
   }
-  // The write under way is through.
-  absl::Status Finish(int64_t writer) {
+  // The write under way is through. Of one that the disk fails it is not known whether it is there:
+  // `lands` says so.
+  absl::Status Finish(int64_t writer, bool lands = false) {
     const std::vector<coordinator::Row> batch = std::exchange(under_way[writer], {});
     if (!Owns(writer)) return absl::UnavailableError("the journal is another coordinator's");
-    if (broken) return absl::UnavailableError("disk I/O error");
+    if (broken) {
+      if (lands) Apply(batch);
+      return absl::UnavailableError("disk I/O error");
+    }
     if (full) return absl::ResourceExhaustedError("no space left on device");
     Apply(batch);
     return absl::OkStatus();

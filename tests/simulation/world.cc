@@ -371,7 +371,10 @@ void World::Write(CoordinatorProcess& process, std::vector<coordinator::Row> row
   process.After(takes, [this, &process] {
     const absl::Duration stalled =
         std::max(absl::ZeroDuration(), disk.stalled_until - timeline.now());
-    process.After(stalled, [this, &process] { process.Written(disk.Finish(process.epoch())); });
+    process.After(stalled, [this, &process] {
+      const bool lands = disk.broken && timeline.random.Chance(0.5);
+      process.Written(disk.Finish(process.epoch(), lands));
+    });
   });
 }
 
