@@ -331,7 +331,8 @@ void Checker::OnEndedByAgent(const WorkerProcess& worker) {
   const auto told = told_.find(worker.job_id());
   const bool over = told != told_.end() && told->second.final != JOB_STATE_UNSPECIFIED;
   // What has nothing yet begins anew elsewhere when its node is drained.
-  const bool moves = drained_.count(worker.host()->name) != 0 && !worker.has_state();
+  const auto drains = drains_.find(worker.host()->name);
+  const bool moves = drains != drains_.end() && drains->second > 0 && !worker.has_state();
   if (over || moves || worker.finished() || Disturbed(worker.job_id())) return;
   const SimulatedJob& job = world_->JobOf(worker.job_id());
   if (job.cancelled || (job.scaled && IsLetGo(worker))) return;

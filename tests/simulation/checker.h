@@ -70,8 +70,8 @@ class Checker {
   void OnAccepted(const std::string& job_id);
   // Returns whether nothing was wrong with the coordinator and its disk since then.
   bool IsSteadySince(absl::Time then) const;
-  // Somebody wants the node emptied.
-  void OnDrain(const std::string& node) { drained_.insert(node); }
+  // Times that somebody wanted the node emptied, and was not refused.
+  int& drains(const std::string& node) { return drains_[node]; }
 
   // ---- agents ----
   // Between these what the agent does follows from a command; of an `old` coordinator nothing may.
@@ -144,8 +144,8 @@ class Checker {
   std::unordered_map<std::string, absl::Time> back_;          // nodes, after a silence
   // Whose verdicts were looked at: incarnations, and whether they were lost with their nodes.
   std::set<std::pair<std::string, bool>> judged_;
-  std::set<std::string> placed_;   // lives, by incarnation and node
-  std::set<std::string> drained_;  // nodes
+  std::set<std::string> placed_;       // lives, by incarnation and node
+  std::map<std::string, int> drains_;  // by node
   std::set<std::string> forgotten_;
   std::map<std::string, std::set<WorkerProcess*>> alive_;  // by job
   bool in_old_command_ = false;

@@ -15,23 +15,15 @@ void Drains::Begin(absl::Time until) {
   world_->timeline.In(absl::Seconds(3), [this] { Next(); });
 }
 
-void Drains::Ask(const coordinator::Event& event) {
-  if (world_->coordinator == nullptr || !world_->coordinator->begun()) return;
-  world_->coordinator->After(absl::Milliseconds(1), [asked = world_->coordinator.get(), event] {
-    asked->Request(event, [](const coordinator::Answer&) {});
-  });
-}
-
 void Drains::Next() {
   if (world_->timeline.now() >= until_) return GiveBack();
   const auto index = static_cast<size_t>(random_.Between(1, world_->options.agents));
   const std::string& node = world_->hosts[index]->name;
   if (random_.Chance(0.6)) {
     world_->Say(absl::StrCat(node, " is to be drained"));
-    world_->checker.OnDrain(node);
-    Ask(coordinator::DrainRequested{node, "", "admin"});
+    world_->Ask(coordinator::DrainRequested{node, "", "admin"}, &world_->checker.drains(node));
   } else {
-    Ask(coordinator::UndrainRequested{node});
+    world_->Ask(coordinator::UndrainRequested{node});
   }
   world_->timeline.In(absl::Milliseconds(random_.Between(200, 8000)), [this] { Next(); });
 }
@@ -42,7 +34,7 @@ void Drains::GiveBack() {
     for (const auto& [id, node] : world_->coordinator->state().nodes) {
       if (!node.drain) continue;
       any = true;
-      Ask(coordinator::UndrainRequested{id});
+      world_->Ask(coordinator::UndrainRequested{id});
     }
   }
   if (any) world_->timeline.In(absl::Seconds(1), [this] { GiveBack(); });

@@ -26,7 +26,6 @@ class Drains {
  private:
   void Next();
   void GiveBack();
-  void Ask(const coordinator::Event& event);
 
   World* const world_;
   Random random_;

@@ -122,13 +122,6 @@ void QueueUsers::Begin(absl::Time until) {
   world_->timeline.In(absl::Seconds(3), [this] { Next(); });
 }
 
-void QueueUsers::Ask(const coordinator::Event& event) {
-  if (world_->coordinator == nullptr || !world_->coordinator->begun()) return;
-  world_->coordinator->After(absl::Milliseconds(1), [asked = world_->coordinator.get(), event] {
-    asked->Request(event, [](const coordinator::Answer&) {});
-  });
-}
-
 void QueueUsers::Next() {
   if (world_->timeline.now() >= until_) return ReleaseAll();
   // In some seeds they seldom do anything: nothing but what the jobs do makes others start.
@@ -145,10 +138,10 @@ void QueueUsers::Next() {
   }
   if (random_.Chance(0.05)) {
     world_->Say(absl::StrCat(job.accepted, " is to end"));
-    job.cancelled = true;
-    return Ask(coordinator::CancelRequested{job.accepted, random_.Chance(0.3)});
+    return world_->Ask(coordinator::CancelRequested{job.accepted, random_.Chance(0.3)},
+                       &job.cancelled);
   }
-  Ask(coordinator::HoldRequested{job.accepted, /*release=*/random_.Chance(0.6)});
+  world_->Ask(coordinator::HoldRequested{job.accepted, /*release=*/random_.Chance(0.6)});
 }
 
 SimulatedJob* QueueUsers::OneThatLends() const {
@@ -168,8 +161,7 @@ void QueueUsers::Scale(SimulatedJob& job) {
   const int workers =
       static_cast<int>(scaling_.Between(1, resources.nodes() * resources.nproc_per_node()));
   world_->Say(absl::StrCat(job.accepted, " is to have ", workers, " workers"));
-  job.scaled = true;
-  Ask(coordinator::ScaleRequested{job.accepted, workers});
+  world_->Ask(coordinator::ScaleRequested{job.accepted, workers}, &job.scaled);
 }
 
 void QueueUsers::ReleaseAll() {
@@ -178,7 +170,7 @@ void QueueUsers::ReleaseAll() {
     for (const auto& [id, job] : world_->coordinator->state().jobs) {
       if (!job.held) continue;
       any = true;
-      Ask(coordinator::HoldRequested{id, /*release=*/true});
+      world_->Ask(coordinator::HoldRequested{id, /*release=*/true});
     }
   }
   const bool all = std::all_of(world_->jobs.begin(), world_->jobs.end(),

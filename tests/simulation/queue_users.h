@@ -37,7 +37,6 @@ class QueueUsers {
   // A job that has let workers go for another one; null: none has.
   SimulatedJob* OneThatLends() const;
   void ReleaseAll();
-  void Ask(const coordinator::Event& event);
 
   World* const world_;
   Random random_;

@@ -149,7 +149,8 @@ bool RunSeed(const Seed& run, const Arguments& arguments) {
   std::cout << "seed " << seed << " (" << options.agents << " agents) " << failure
             << "\n  again with: simulator --seed=" << seed << " --agents=" << options.agents
             << (options.drains ? " --drains" : "") << (options.users ? " --users" : "")
-            << (options.queue ? " --queue" : "") << " --verbose\n";
+            << (options.queue ? " --queue" : "") << (options.faults ? "" : " --no-faults")
+            << " --verbose\n";
   return false;
 }
 

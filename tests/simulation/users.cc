@@ -27,13 +27,6 @@ void Users::Begin(absl::Time until) {
   world_->timeline.In(absl::Seconds(3), [this] { Next(); });
 }
 
-void Users::Ask(const coordinator::Event& event,
-                std::function<void(const coordinator::Answer&)> answer) {
-  if (world_->coordinator == nullptr || !world_->coordinator->begun()) return;
-  world_->coordinator->After(absl::Milliseconds(1), [asked = world_->coordinator.get(), event,
-                                                     answer] { asked->Request(event, answer); });
-}
-
 void Users::Next() {
   if (world_->timeline.now() >= until_) return;
   world_->timeline.In(absl::Milliseconds(random_.Between(200, 10000)), [this] { Next(); });
@@ -51,20 +44,18 @@ void Users::Scale(SimulatedJob& job) {
   const int most = std::max(1, job.request.spec().elastic().max_workers());  // 0: none is said
   const int workers = static_cast<int>(random_.Between(1, most));
   world_->Say(absl::StrCat(job.accepted, " is to have ", workers, " workers"));
-  job.scaled = true;
-  Ask(coordinator::ScaleRequested{job.accepted, workers}, [](const coordinator::Answer&) {});
+  world_->Ask(coordinator::ScaleRequested{job.accepted, workers}, &job.scaled);
 }
 
 void Users::Cancel(SimulatedJob& job) {
   const bool kill = random_.Chance(0.3);
   world_->Say(absl::StrCat(job.accepted, kill ? " is to be killed" : " is to end"));
-  job.cancelled = true;
-  Ask(coordinator::CancelRequested{job.accepted, kill},
-      [this, &job](const coordinator::Answer& answer) {
-        if (!answer.status.ok()) return;
-        job.is_to_end = true;
-        Tempt();
-      });
+  world_->Ask(coordinator::CancelRequested{job.accepted, kill}, &job.cancelled,
+              [this, &job](const coordinator::Answer& answer) {
+                if (!answer.status.ok()) return;
+                job.is_to_end = true;
+                Tempt();
+              });
 }
 
 void Users::AfterStep() {

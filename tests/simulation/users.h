@@ -5,7 +5,6 @@
 #ifndef LOCKSTEP_TESTS_SIMULATION_USERS_H_
 #define LOCKSTEP_TESTS_SIMULATION_USERS_H_
 
-#include <functional>
 #include <set>
 #include <string>
 
@@ -36,7 +35,6 @@ class Users {
   void Cancel(SimulatedJob& job);
   // The coordinator may die soon after it answered: what it said holds for the next one.
   void Tempt();
-  void Ask(const coordinator::Event& event, std::function<void(const coordinator::Answer&)> answer);
 
   World* const world_;
   Random random_;

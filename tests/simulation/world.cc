@@ -22,6 +22,13 @@ bool IsDead(const Breakable& connection) {
          client.stopped() || server.stopped();
 }
 
+// Returns whether the core said that it does not do what was asked; else what comes of a request
+// that got no good answer is not known.
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) ||
+         absl::IsNotFound(status);
+}
+
 }  // namespace
 
 World::World(SimulationOptions given)
@@ -273,6 +280,19 @@ void World::OnConnection(const std::shared_ptr<Breakable>& connection) {
     std::erase_if(connections_, [](const auto& weak) { return weak.expired(); });
   }
   connections_.push_back(connection);
+}
+
+void World::Ask(const coordinator::Event& event, int* asked,
+                std::function<void(const coordinator::Answer&)> answer) {
+  if (coordinator == nullptr || !coordinator->begun()) return;
+  if (asked != nullptr) ++*asked;
+  coordinator->After(absl::Milliseconds(1),
+                     [process = coordinator.get(), event, asked, answer = std::move(answer)] {
+                       process->Request(event, [asked, answer](const coordinator::Answer& given) {
+                         if (asked != nullptr && IsRefusal(given.status)) --*asked;
+                         if (answer != nullptr) answer(given);
+                       });
+                     });
 }
 
 void World::CheckConnectionsLater() {

@@ -5,6 +5,7 @@
 #ifndef LOCKSTEP_TESTS_SIMULATION_WORLD_H_
 #define LOCKSTEP_TESTS_SIMULATION_WORLD_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -51,8 +52,8 @@ struct SimulatedJob {
   std::string accepted;      // its id, once a client has it; empty: not yet
   int tries = 0;
   int64_t checkpoint = 0;  // the newest that is durable
-  bool scaled = false;     // a user asked for another number of workers
-  bool cancelled = false;  // a user asked for its end
+  int scaled = 0;          // times that a user asked for another number, and was not refused
+  int cancelled = 0;       // and for its end
   bool is_to_end = false;  // and was told that it ends
   int64_t waits_for = -1;  // another one's end, by its place; -1: nobody's
   bool waits_for_success = false;
@@ -97,6 +98,10 @@ class World : public Surroundings {
     faults_.OnLastStep(members);
   }
   void Say(const std::string& what) const;
+  // Asks the coordinator, if there is one. `asked` outlives the world's history and counts what was
+  // asked and was not refused.
+  void Ask(const coordinator::Event& event, int* asked = nullptr,
+           std::function<void(const coordinator::Answer&)> answer = nullptr);
 
   // ---- the network ----
   Dial<AgentMessage, AgentCommand> DialAgent();
