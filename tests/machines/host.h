@@ -38,6 +38,8 @@ struct Host {
   absl::Time disturbed = absl::InfinitePast();
   // Until when what its processes say, and are told, may not get through or late.
   absl::Time impaired = absl::InfinitePast();
+  // Until when its processes may be given up though they live.
+  absl::Time given_up = absl::InfinitePast();
 
   absl::Time Monotonic(absl::Time now) const {
     const absl::Duration sleeps = suspended ? now - slept_since : absl::ZeroDuration();

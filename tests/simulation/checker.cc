@@ -365,7 +365,21 @@ void Checker::OnStart(WorkerProcess& worker) {
   }
 }
 
-void Checker::OnDeath(WorkerProcess& worker) { alive_[worker.job_id()].erase(&worker); }
+void Checker::OnDeath(WorkerProcess& worker) {
+  alive_[worker.job_id()].erase(&worker);
+  const SimulationOptions& options = world_->options;
+  const SimulatedJob& job = world_->JobOf(worker.job_id());
+  const bool others_may = options.queue || options.drains || job.scaled > 0 || job.cancelled > 0;
+  Told& told = told_[worker.job_id()];
+  if (others_may || MayBeGivenUp(worker) || worker.committed() <= told.ended_with) return;
+  told.ended_with = worker.committed();
+  told.ended = worker.incarnation();
+}
+
+bool Checker::MayBeGivenUp(const WorkerProcess& worker) const {
+  const auto& agent = world_->agents[static_cast<size_t>(worker.host()->number)];
+  return worker.IsGivenUp() || agent == nullptr || agent->leaves();
+}
 
 void Checker::OnObeyed(const std::string& incarnation, int64_t highest, int64_t epoch) {
   if (epoch < highest) {
@@ -402,14 +416,6 @@ int64_t Checker::StartOf(const std::string& job_id, const Generation& generation
                         " and its generation begins after ", start));
     }
   }
-  // Nobody who is well has more.
-  for (const WorkerProcess* worker : alive_[job_id]) {
-    if (!worker->stopped() && worker->committed() > start + 1 && !Disturbed(job_id)) {
-      Fail(absl::StrCat("generation ", generation.generation(), " of ", job_id,
-                        " begins after step ", start, " and ", worker->incarnation(), " has ",
-                        worker->committed()));
-    }
-  }
   return start;
 }
 
@@ -429,7 +435,18 @@ void Checker::OnCommit(const WorkerProcess& worker, int64_t generation, int64_t 
 }
 
 void Checker::OnEnter(const std::string& job_id, int64_t generation, int64_t step) {
-  const Told& told = told_[job_id];
+  Told& told = told_[job_id];
+  const auto fail = [&](const std::string& who, int64_t has) {
+    Fail(absl::StrCat("generation ", generation, " of ", job_id, " begins after step ", step,
+                      " and ", who, " has ", has));
+  };
+  for (const WorkerProcess* worker : alive_[job_id]) {
+    if (worker->committed() <= step + 1 || MayBeGivenUp(*worker)) continue;
+    fail(worker->incarnation(), worker->committed());
+  }
+  if (told.ended_with > step + 1)
+    fail(absl::StrCat(told.ended, ", which was ended,"), told.ended_with);
+  told.ended_with = -1;
   if (step >= told.newest_step || told.stepped <= world_->JobOf(job_id).disturbed) return;
   Fail(absl::StrCat("generation ", generation, " of ", job_id, " begins after step ", step, " and ",
                     told.newest_step, " was done, and no fault since explains it"));

@@ -15,6 +15,7 @@
 //   - what a lost node costs is no restart;
 //   - the times that a failure took follow each other;
 //   - no step is lost without a fault: where agents leave, others take over or the state is saved;
+//   - no generation begins behind somebody who lives and is well, or was and has been ended;
 //   - of the lines of workers none is left out that was not on its way when a connection broke;
 //   - nothing is started on a node that is silent;
 //   - whoever obeys, obeys the highest epoch that it knows;
@@ -110,11 +111,18 @@ class Checker {
     int64_t committing = 0;  // the newest generation that has committed
     int64_t newest_step = 0;
     absl::Time stepped;  // when that was
+    // The newest step that somebody had who was well and was ended, until others have gone on with
+    // it; and who that was.
+    int64_t ended_with = -1;
+    std::string ended;
     bool model = false;
     int64_t paced_from = 0;  // the first generation formed since then, for a second
     absl::Time paced_since = absl::InfinitePast();
   };
 
+  // Returns whether the worker, if it lives, may be given up for a fault of its own, of its host or
+  // of its link, or since its agent leaves.
+  bool MayBeGivenUp(const WorkerProcess& worker) const;
   bool IsLetGo(const WorkerProcess& worker) const;
   bool IsPreempted(const WorkerProcess& worker) const;
   // A fault explains what becomes of the job's workers.

@@ -18,6 +18,8 @@ namespace {
 constexpr absl::Duration kAftermath = absl::Seconds(60);
 // Until its processes are heard of again: a keepalive and a reconnect.
 constexpr absl::Duration kBackInSight = absl::Seconds(20);
+// With that, and what may be left of the last one's, much less than what a lost node takes.
+constexpr absl::Duration kShort = absl::Seconds(12);
 
 }  // namespace
 
@@ -106,7 +108,15 @@ void Faults::Explain(Host& host, absl::Duration lasts) {
   const absl::Time now = world_->timeline.now();
   host.Disturb(now + lasts + kAftermath);
   host.impaired = std::max(host.impaired, now + lasts + kBackInSight);
+  host.given_up = std::max(host.given_up, now + lasts + kBackInSight);
   ExplainJobsOn(host, lasts);
+}
+
+void Faults::ExplainCut(Host& host, absl::Duration lasts) {
+  const bool alone = world_->timeline.now() > host.impaired;
+  const absl::Time given_up = host.given_up;
+  Explain(host, lasts);
+  if (alone && lasts <= kShort) host.given_up = given_up;
 }
 
 void Faults::ExplainJobsOn(const Host& host, absl::Duration lasts) {
@@ -128,7 +138,7 @@ void Faults::ExplainWorker(WorkerProcess& worker, absl::Duration lasts) {
 }
 
 void Faults::ExplainAll(absl::Duration lasts) {
-  for (const auto& host : world_->hosts) Explain(*host, lasts);
+  for (const auto& host : world_->hosts) ExplainCut(*host, lasts);
   for (SimulatedJob& job : world_->jobs) {
     job.disturbed = std::max(job.disturbed, world_->timeline.now() + lasts + kAftermath);
   }
@@ -269,7 +279,7 @@ void Faults::Cut() {
   Host& host = SomeNode();
   if (host.cut_in || host.cut_out) return;
   const absl::Duration span = Span(absl::Milliseconds(200), absl::Seconds(60));
-  Explain(host, span);
+  ExplainCut(host, span);
   world_->Say(absl::StrCat(host.name, " is cut off for ", absl::FormatDuration(span)));
   host.cut_in = host.cut_out = true;
   world_->CheckConnectionsLater();
@@ -283,7 +293,7 @@ void Faults::ResetLink() {
   Host& host = all ? *world_->hosts[0] : SomeNode();
   if (host.cut_in || host.cut_out) return;
   const absl::Duration span = random.Between(absl::Milliseconds(3500), absl::Seconds(5));
-  all ? ExplainAll(span) : Explain(host, span);
+  all ? ExplainAll(span) : ExplainCut(host, span);
   world_->Say(
       absl::StrCat("the link of ", host.name, " is reset within ", absl::FormatDuration(span)));
   host.cut_in = host.cut_out = true;
@@ -297,7 +307,7 @@ void Faults::CutOneWay() {
   if (host.cut_in || host.cut_out) return;
   const absl::Duration span = Span(absl::Milliseconds(200), absl::Seconds(60));
   const bool in = world_->timeline.random.Chance(0.5);
-  Explain(host, span);
+  ExplainCut(host, span);
   world_->Say(absl::StrCat(host.name, in ? " hears nothing for " : " is not heard for ",
                            absl::FormatDuration(span)));
   (in ? host.cut_in : host.cut_out) = true;
@@ -430,7 +440,7 @@ void Faults::SwizzleClog() {
   }
   const absl::Duration span = Span(absl::Seconds(1), absl::Seconds(30));
   for (Host* host : some) {
-    Explain(*host, span);
+    ExplainCut(*host, span);
     const absl::Duration first = world_->timeline.random.Between(absl::ZeroDuration(), span / 2);
     const absl::Duration last = world_->timeline.random.Between(span / 2, span);
     world_->Say(absl::StrCat(host->name, " is clogged in ", absl::FormatDuration(first), " until ",

@@ -164,6 +164,11 @@ bool WorkerProcess::Ails() const {
   return !alive() || stopped() || hangs_ || now <= impaired_ || now <= host()->impaired;
 }
 
+bool WorkerProcess::IsGivenUp() const {
+  const absl::Time now = timeline().now();
+  return stopped() || hangs_ || now <= impaired_ || now <= host()->given_up;
+}
+
 void WorkerProcess::RegroupNow() {
   group_ = nullptr;
   machine().Unwatch();

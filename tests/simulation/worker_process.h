@@ -36,6 +36,9 @@ class WorkerProcess : public WorkerShell {
   void NoteImpaired(absl::Time until) { impaired_ = std::max(impaired_, until); }
   // Returns whether it is to blame for what it does not do: it, its host or its link is not well.
   bool Ails() const;
+  // Returns whether it may be given up if it lives: what ails it, its host or its link lasts, or
+  // may be taken for what does.
+  bool IsGivenUp() const;
 
   // ---- its group ----
   // The generation begins for it: state after `step`, which is that of a checkpoint when nobody had
