@@ -39,25 +39,31 @@ absl::Duration Silence(const Context& context, const Worker& worker) {
 }
 
 // Who was heard of lately is not, wherever its node is: that is asked last.
-bool IsSilent(const Context& context, const Job& job, const Worker& worker, PeerSigns& signs) {
-  const absl::Duration limit = signs.detection();
+bool IsSilentFor(absl::Duration limit, const Context& context, const Job& job, const Worker& worker,
+                 PeerSigns& signs) {
   return Watched(job, worker) && context.now - worker.last_heard > limit &&
          Silence(context, worker) > limit && !signs.Heard(context, worker);
 }
 
+bool IsSilent(const Context& context, const Job& job, const Worker& worker, PeerSigns& signs) {
+  return IsSilentFor(signs.detection(), context, job, worker, signs);
+}
+
 // Returns whether all that hold the job's state, the members of its newest generation, are silent,
 // each with its node. They may well go on there, and nobody else could: to begin again elsewhere
-// costs the steps since the checkpoint, also those of which nobody has told yet.
+// costs the steps since the checkpoint, also those of which nobody has told yet. Who is half-way to
+// being silent is no better off: where links go one after the other nobody would be waited for.
 bool NobodyInSight(const Context& context, const Job& job, PeerSigns& signs) {
   bool any = false;
   for (const Slot& slot : job.slots) {
     if (slot.vacant()) continue;
     const Worker& worker = *slot.worker;
     if (!IsMember(job, worker) || worker.dead() || Failed(worker)) continue;
-    if (!IsSilent(context, job, worker, signs) || NodeInSight(context.state, worker, context.now)) {
+    if (!IsSilentFor(signs.detection() / 2, context, job, worker, signs) ||
+        NodeInSight(context.state, worker, context.now)) {
       return false;
     }
-    any = true;
+    any |= IsSilent(context, job, worker, signs);
   }
   return any;
 }
