@@ -15,11 +15,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "common/check.h"
 #include "common/clock.h"
 #include "common/fd.h"
 #include "coordinator/store/etcd/etcd_store.h"
@@ -27,37 +34,56 @@
 namespace lockstep::coordinator {
 namespace {
 
-// A port that was free a moment ago.
-int FreePort() {
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+bool IsFree(int port) {
   const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    return 0;
-  }
-  return ntohs(address.sin_port);
+  return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
 }
+
+// A port that was free a moment ago, below those that the kernel gives to connections: nobody gets
+// it before the program comes that is to listen there, unless he looks for it, too.
+int FreePort() {
+  constexpr int kUnprivileged = 1024, kTries = 1000;
+  int first = 32768;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
+  std::random_device random;
+  std::uniform_int_distribution<int> any(kUnprivileged, std::max(2 * kUnprivileged, first - 1));
+  for (int i = 0; i < kTries; ++i) {
+    const int port = any(random);
+    if (IsFree(port)) return port;
+  }
+  return 0;
+}
+
+bool IsInstalled() { return ::system("command -v etcd >/dev/null") == 0; }
 
 }  // namespace
 
 EtcdProcess* EtcdProcess::Shared() {
   static const std::unique_ptr<EtcdProcess> shared = [] {
-    std::unique_ptr<EtcdProcess> etcd(new EtcdProcess());
+    std::unique_ptr<EtcdProcess> etcd;
+    if (!IsInstalled()) return etcd;
+    std::string log;
     for (int i = 0; i < 3; ++i) {  // somebody may take a port first
-      if (etcd->Start()) return etcd;
+      etcd.reset(new EtcdProcess());
+      etcd->Start();
+      if (etcd->AwaitAnswer()) return etcd;
+      log = etcd->Log();
     }
-    return std::unique_ptr<EtcdProcess>();
+    LS_CHECK(false) << "etcd is installed and does not start; it said: " << log;
+    return etcd;
   }();
   return shared.get();
 }
 
-bool EtcdProcess::Start() {
-  if (::system("command -v etcd >/dev/null") != 0) return false;
+void EtcdProcess::Start() {
   folder_ = testing::TempDir() + "etcd-XXXXXX";
-  if (::mkdtemp(folder_.data()) == nullptr) return false;
+  LS_CHECK(::mkdtemp(folder_.data()) != nullptr) << folder_;
   port_ = FreePort();
   endpoint_ = absl::StrCat("127.0.0.1:", port_);
   const std::string peer = absl::StrCat("http://127.0.0.1:", FreePort());
@@ -87,8 +113,24 @@ bool EtcdProcess::Start() {
     ::execvp("etcd", argv.data());
     ::_exit(127);
   }
+}
+
+bool EtcdProcess::AwaitAnswer() {
   EtcdClient etcd(options("/probe/"));
-  return etcd.ReadAll("/probe/", absl::Seconds(20)).ok();
+  const absl::Time until = absl::Now() + kPatience;
+  while (absl::Now() < until) {
+    if (::waitpid(pid_, nullptr, WNOHANG) != 0) {
+      pid_ = 0;
+      return false;
+    }
+    if (etcd.ReadAll("/probe/", absl::Seconds(1)).ok()) return true;
+  }
+  return false;
+}
+
+std::string EtcdProcess::Log() const {
+  std::ifstream file(folder_ + "/log");
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 EtcdProcess::~EtcdProcess() {

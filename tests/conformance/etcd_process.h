@@ -18,7 +18,8 @@ namespace lockstep::coordinator {
 class EtcdProcess {
  public:
   // The one of this test program, started when it is first asked for and ended with it. Null: the
-  // program `etcd` is not installed (Debian's etcd-server); tests skip then, and say so.
+  // program `etcd` is not installed (Debian's etcd-server); tests skip then, and say so. One that
+  // is installed and does not start ends the test program.
   static EtcdProcess* Shared();
   ~EtcdProcess();
 
@@ -32,7 +33,11 @@ class EtcdProcess {
 
  private:
   EtcdProcess() = default;
-  bool Start();
+  void Start();
+  // Returns whether it answers; false: it has ended, or does not answer for long.
+  bool AwaitAnswer();
+  // What it has said.
+  std::string Log() const;
 
   std::string folder_;
   int port_ = 0;
