@@ -145,7 +145,16 @@ class Users(harness.ProgramTest):
         for secret in secrets + ["the-secret-of-ann"]:
             self.assertNotIn(secret, text)
 
+    def list_seconds(self):
+        """What `list` takes: of some, the one that met least else on this machine."""
+        def once():
+            began = time.monotonic()
+            self.verb(None, "list")
+            return time.monotonic() - began
+        return min(once() for _ in range(3))
+
     def test_an_audit_whose_file_system_hangs_holds_nobody_up(self):
+        usual = self.list_seconds()
         self.coordinator.terminate()
         self.coordinator.wait()
         file = os.path.join(self.state, "audit.jsonl")
@@ -154,9 +163,8 @@ class Users(harness.ProgramTest):
         os.mkfifo(file, 0o600)  # whoever opens it waits until somebody reads
         self.coordinator, self.address = self.start_coordinator(f"--state-dir={self.state}", listen="127.0.0.1:0")
         self.assertIn("no job", self.verb(None, "cancel", "nothing", code=1))
-        began = time.monotonic()
-        self.verb(None, "list")
-        self.assertLess(time.monotonic() - began, 2 * harness.PATIENCE)
+        # Who waits for the audit waits for as long as its writer does (coordinator/service/audit_writer.h).
+        self.assertLess(self.list_seconds(), usual + 3)
         said = self.verb(None, "token", "create", "--user=ann", "--role=submit", code=1)
         self.assertIn("makes and revokes no tokens that its audit lacks", said)
         self.assertNotIn("ann", self.verb(None, "token", "list"))
