@@ -440,6 +440,7 @@ void Checker::OnEnter(const std::string& job_id, int64_t generation, int64_t ste
     Fail(absl::StrCat("generation ", generation, " of ", job_id, " begins after step ", step,
                       " and ", who, " has ", has));
   };
+  if (generation < told.generation) return;  // it was cut off, and comes late
   for (const WorkerProcess* worker : alive_[job_id]) {
     if (worker->committed() <= step + 1 || MayBeGivenUp(*worker)) continue;
     fail(worker->incarnation(), worker->committed());

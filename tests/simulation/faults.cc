@@ -18,8 +18,10 @@ namespace {
 constexpr absl::Duration kAftermath = absl::Seconds(60);
 // Until its processes are heard of again: a keepalive and a reconnect.
 constexpr absl::Duration kBackInSight = absl::Seconds(20);
-// With that, and what may be left of the last one's, much less than what a lost node takes.
-constexpr absl::Duration kShort = absl::Seconds(12);
+// A host that is cut off for so long is not found silent, and when all are, nobody is given up, as
+// a lost node takes longer than that and the way back.
+constexpr absl::Duration kUnnoticed = absl::Seconds(3);
+constexpr absl::Duration kWaitedFor = absl::Seconds(12);
 
 }  // namespace
 
@@ -112,11 +114,11 @@ void Faults::Explain(Host& host, absl::Duration lasts) {
   ExplainJobsOn(host, lasts);
 }
 
-void Faults::ExplainCut(Host& host, absl::Duration lasts) {
+void Faults::ExplainCut(Host& host, absl::Duration lasts, absl::Duration harmless) {
   const bool alone = world_->timeline.now() > host.impaired;
   const absl::Time given_up = host.given_up;
   Explain(host, lasts);
-  if (alone && lasts <= kShort) host.given_up = given_up;
+  if (alone && lasts <= harmless) host.given_up = given_up;
 }
 
 void Faults::ExplainJobsOn(const Host& host, absl::Duration lasts) {
@@ -138,7 +140,7 @@ void Faults::ExplainWorker(WorkerProcess& worker, absl::Duration lasts) {
 }
 
 void Faults::ExplainAll(absl::Duration lasts) {
-  for (const auto& host : world_->hosts) ExplainCut(*host, lasts);
+  for (const auto& host : world_->hosts) ExplainCut(*host, lasts, kWaitedFor);
   for (SimulatedJob& job : world_->jobs) {
     job.disturbed = std::max(job.disturbed, world_->timeline.now() + lasts + kAftermath);
   }
@@ -279,7 +281,7 @@ void Faults::Cut() {
   Host& host = SomeNode();
   if (host.cut_in || host.cut_out) return;
   const absl::Duration span = Span(absl::Milliseconds(200), absl::Seconds(60));
-  ExplainCut(host, span);
+  ExplainCut(host, span, kUnnoticed);
   world_->Say(absl::StrCat(host.name, " is cut off for ", absl::FormatDuration(span)));
   host.cut_in = host.cut_out = true;
   world_->CheckConnectionsLater();
@@ -293,7 +295,7 @@ void Faults::ResetLink() {
   Host& host = all ? *world_->hosts[0] : SomeNode();
   if (host.cut_in || host.cut_out) return;
   const absl::Duration span = random.Between(absl::Milliseconds(3500), absl::Seconds(5));
-  all ? ExplainAll(span) : ExplainCut(host, span);
+  all ? ExplainAll(span) : ExplainCut(host, span, kUnnoticed);
   world_->Say(
       absl::StrCat("the link of ", host.name, " is reset within ", absl::FormatDuration(span)));
   host.cut_in = host.cut_out = true;
@@ -307,7 +309,7 @@ void Faults::CutOneWay() {
   if (host.cut_in || host.cut_out) return;
   const absl::Duration span = Span(absl::Milliseconds(200), absl::Seconds(60));
   const bool in = world_->timeline.random.Chance(0.5);
-  ExplainCut(host, span);
+  ExplainCut(host, span, kUnnoticed);
   world_->Say(absl::StrCat(host.name, in ? " hears nothing for " : " is not heard for ",
                            absl::FormatDuration(span)));
   (in ? host.cut_in : host.cut_out) = true;
@@ -440,7 +442,7 @@ void Faults::SwizzleClog() {
   }
   const absl::Duration span = Span(absl::Seconds(1), absl::Seconds(30));
   for (Host* host : some) {
-    ExplainCut(*host, span);
+    ExplainCut(*host, span, kUnnoticed);
     const absl::Duration first = world_->timeline.random.Between(absl::ZeroDuration(), span / 2);
     const absl::Duration last = world_->timeline.random.Between(span / 2, span);
     world_->Say(absl::StrCat(host->name, " is clogged in ", absl::FormatDuration(first), " until ",

@@ -42,8 +42,8 @@ class Faults {
   Host& SomeNode();
   void ExplainWorker(WorkerProcess& worker, absl::Duration lasts);
   void ExplainAll(absl::Duration lasts);
-  // Of a link that is cut for a while: who is out of sight for a short time is not given up.
-  void ExplainCut(Host& host, absl::Duration lasts);
+  // Of a link that is cut: nobody is given up for what lasts no longer than what is `harmless`.
+  void ExplainCut(Host& host, absl::Duration lasts, absl::Duration harmless);
   absl::Duration Span(absl::Duration least, absl::Duration most);
 
   void KillWorker();
