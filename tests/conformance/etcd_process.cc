@@ -74,6 +74,7 @@ EtcdProcess* EtcdProcess::Shared() {
       etcd->Start();
       if (etcd->AwaitAnswer()) return etcd;
       log = etcd->Log();
+      etcd.reset();
     }
     LS_CHECK(false) << "etcd is installed and does not start; it said: " << log;
     return etcd;
