@@ -14,8 +14,8 @@ void CheckHealth(Context& context, Job& job);
 
 // The middle one of the worker's newest steps; 0: it has done none.
 absl::Duration MedianStep(const Worker& worker);
-// What the worker may take for one move, as its steps tell: ten of them, or as long as the first
-// one took, which is longer than others, until these are known. 0: it has made none.
+// Returns what the worker may take for one move, as its steps tell: ten of them, or as long as the
+// first one took, which is longer than others, until these are known. 0: it has made none.
 absl::Duration StepLimit(const Worker& worker);
 
 // A coordinator that stood still itself (stopped, starved) knows nothing about the time in between:

@@ -15,7 +15,9 @@ namespace lockstep::coordinator {
 // The latest of some times, each a worker's, and the latest one of all others.
 class Latest {
  public:
+  // Takes in one of the worker's.
   void Note(const Worker& worker, absl::Time time);
+  // Returns the latest of those that are not this worker's; InfinitePast: there is none.
   absl::Time But(const Worker& worker) const { return of_ == &worker ? second_ : latest_; }
 
  private:
