@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/json.h"
-#include "common/log.h"
 #include "coordinator/core/access.h"
 
 namespace lockstep::coordinator {
@@ -47,15 +46,22 @@ std::string Line(const AuditEntry& entry, const std::string& outcome, absl::stri
   return line.Done();
 }
 
-// The line in the place of those that were not taken.
+// The line in the place of those that were not written.
 std::string LostLine(int64_t lines, absl::Time now) {
   AuditEntry entry;
   entry.what = "lose_lines";
   entry.detail = absl::StrCat(lines, lines == 1 ? " line" : " lines");
   return AuditLine(entry,
-                   absl::DataLossError("the file system did not answer, and too many lines waited "
-                                       "for it: the coordinator's log has them"),
+                   absl::DataLossError("the file system refused them, or did not answer while too "
+                                       "many lines waited for it: the coordinator's log has them"),
                    now);
+}
+
+// What a request is refused with whose line was not written for this reason: asked again at once it
+// would be refused again, unless the file system does not answer.
+absl::Status Refusal(const absl::Status& why) {
+  if (absl::IsUnavailable(why) || absl::IsResourceExhausted(why)) return why;
+  return absl::FailedPreconditionError(why.message());
 }
 
 }  // namespace
@@ -72,10 +78,14 @@ std::string AskedLine(const AuditEntry& entry, absl::Time now) {
 Audit::Audit(std::string file, Clock* clock, Clock* wall, AuditWriter::Limits limits)
     : clock_(clock),
       wall_(wall),
-      writer_(file.empty() ? nullptr : std::make_unique<AuditWriter>(std::move(file), limits)) {}
+      writer_(file.empty()
+                  ? nullptr
+                  : std::make_unique<AuditWriter>(std::move(file), limits, [wall](int64_t lines) {
+                      return LostLine(lines, wall->Now());
+                    })) {}
 
 void Audit::Note(const AuditEntry& entry, const absl::Status& outcome) {
-  if (writer_ != nullptr) Add(AuditLine(entry, outcome, wall_->Now()));
+  if (writer_ != nullptr) writer_->Add(AuditLine(entry, outcome, wall_->Now()));
 }
 
 void Audit::NoteRepeated(AuditEntry entry, const absl::Status& outcome) {
@@ -115,36 +125,23 @@ int64_t Audit::CountAgain(const AuditEntry& entry, absl::Time now, bool* shared)
 
 absl::Status Audit::NoteAsked(const AuditEntry& entry, const std::string& call) {
   if (writer_ == nullptr) return absl::OkStatus();
-  absl::Status taken = AwaitWritten();
-  if (taken.ok() && !Add(AskedLine(entry, wall_->Now()))) {
-    taken = absl::UnavailableError("the audit takes no lines: its file system does not answer");
+  const AuditWriter::Outcome written = writer_->Write(AskedLine(entry, wall_->Now()));
+  if (written.status.ok()) return absl::OkStatus();
+  if (written.may_come) {
+    // One that is refused now is not to be taken later for one that was carried out.
+    Note(entry, absl::AbortedError(written.status.message()));
+    return written.status;
   }
-  if (!taken.ok()) {
-    // There is no line that this one could be the outcome of.
-    AuditEntry refused = entry;
-    refused.what = call;
-    NoteRepeated(std::move(refused), taken);
-    return taken;
-  }
-  absl::Status written = AwaitWritten();
-  // One that is refused now is not to be taken later for one that was carried out.
-  if (!written.ok()) Note(entry, absl::AbortedError(written.message()));
-  return written;
+  // There is no line that this one could be the outcome of.
+  AuditEntry refused = entry;
+  refused.what = call;
+  const absl::Status why = Refusal(written.status);
+  NoteRepeated(std::move(refused), why);
+  return why;
 }
 
 absl::Status Audit::AwaitWritten() {
   return writer_ == nullptr ? absl::OkStatus() : writer_->AwaitWritten();
-}
-
-bool Audit::Add(const std::string& line) {
-  absl::MutexLock lock(&mu_);
-  if (lost_ > 0 && writer_->Add(LostLine(lost_, wall_->Now()))) lost_ = 0;
-  if (lost_ == 0 && writer_->Add(line)) return true;
-  ++lost_;
-  LS_LOG_ERROR << "the audit's file system does not answer, and too many lines wait for it; the "
-                  "line: "
-               << line;
-  return false;
 }
 
 }  // namespace lockstep::coordinator

@@ -5,10 +5,10 @@
 // docs/security.md describes its fields. No token and nothing of a job's env or secrets is in it.
 //
 // The file is its owner's alone (0600). When it has 16 MiB it becomes FILE.1, that FILE.2, up to
-// FILE.4. A line is whole or missing; when the disk takes none the coordinator's log has it. Lines
-// are written in their order by a thread of its own (audit_writer.h), so that a file system that
-// does not answer holds nobody up. When too many wait for it, further ones are in the log alone,
-// and the next one that is taken has a line before it that says how many.
+// FILE.4. A line is whole or missing. Lines are written in their order by a thread of its own
+// (audit_writer.h), so that a file system that does not answer holds nobody up. Those that the disk
+// refuses, and those that come when too many wait for it, are in the coordinator's log alone, and
+// the next one that is written has a line before it that says how many.
 // Thread-safety: thread-safe.
 #ifndef LOCKSTEP_COORDINATOR_SERVICE_AUDIT_H_
 #define LOCKSTEP_COORDINATOR_SERVICE_AUDIT_H_
@@ -54,11 +54,13 @@ class Audit {
   // other lines. Who has not done so for a day begins at 1 again. Does not block.
   void NoteRepeated(AuditEntry entry, const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mu_);
   // Adds the line of a request before it is carried out, and waits until it is written: for 3 s of
-  // a file system that does not answer. Errors: Unavailable: it is not, and the request is not to
-  // be carried out, which the audit has: as the request's outcome, Aborted, where the line may come
+  // a file system that does not answer. Errors: Unavailable (it does not), ResourceExhausted (it
+  // has no room), FailedPrecondition (it refuses the line otherwise): the request is not to be
+  // carried out, which the audit has: as the request's outcome, Aborted, where the line may come
   // all the same; else as a refused `call` ("Access/RevokeToken"), as NoteRepeated does.
   absl::Status NoteAsked(const AuditEntry& entry, const std::string& call) ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits for the lines so far, as NoteAsked does. Errors: Unavailable: they are not written.
+  // Waits until the lines so far are written or refused, as NoteAsked does. Errors: Unavailable:
+  // the file system does not answer.
   absl::Status AwaitWritten();
 
  private:
@@ -70,14 +72,11 @@ class Audit {
   // it is counted together with the same of other callers.
   int64_t CountAgain(const AuditEntry& entry, absl::Time now, bool* shared)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns whether the line will be written.
-  bool Add(const std::string& line) ABSL_LOCKS_EXCLUDED(mu_);
 
   Clock* const clock_;
   Clock* const wall_;
   const std::unique_ptr<AuditWriter> writer_;  // null: nothing is kept
   absl::Mutex mu_;
-  int64_t lost_ ABSL_GUARDED_BY(mu_) = 0;  // lines, since the last one that was taken
   std::map<std::string, Repeated> repeated_ ABSL_GUARDED_BY(mu_);  // by caller and call
   absl::Time forget_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 };

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -40,8 +41,8 @@ class AuditWriter::File {
  public:
   File(std::string file, int64_t most_bytes) : file_(std::move(file)), most_bytes_(most_bytes) {}
 
-  // Errors: of the file system; then nothing of the line is there.
-  absl::Status Write(const std::string& line);
+  // Errors: of the file system; then nothing of the text is there.
+  absl::Status Write(const std::string& text);
   const std::string& name() const { return file_; }
 
  private:
@@ -53,8 +54,8 @@ class AuditWriter::File {
   int64_t bytes_ = 0;
 };
 
-absl::Status AuditWriter::File::Write(const std::string& line) {
-  if (fd_.valid() && bytes_ + static_cast<int64_t>(line.size()) > most_bytes_) Rotate();
+absl::Status AuditWriter::File::Write(const std::string& text) {
+  if (fd_.valid() && bytes_ + static_cast<int64_t>(text.size()) > most_bytes_) Rotate();
   if (!fd_.valid()) {
     fd_.reset(::open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
     struct stat info = {};
@@ -63,8 +64,8 @@ absl::Status AuditWriter::File::Write(const std::string& line) {
     }
     bytes_ = info.st_size;
   }
-  const ssize_t n = ::write(fd_.get(), line.data(), line.size());
-  if (n == static_cast<ssize_t>(line.size())) {
+  const ssize_t n = ::write(fd_.get(), text.data(), text.size());
+  if (n == static_cast<ssize_t>(text.size())) {
     bytes_ += n;
     return absl::OkStatus();
   }
@@ -86,21 +87,38 @@ void AuditWriter::File::Rotate() {
 }
 
 struct AuditWriter::Shared {
-  Shared(std::string name, int64_t most_bytes) : file(std::move(name), most_bytes) {}
+  using LostLine = std::function<std::string(int64_t)>;
+  // A line that waits for the file system.
+  struct Waiting {
+    std::string line;
+    int64_t lost_before = 0;  // lines that found no room between the one before it and it
+    std::shared_ptr<std::optional<absl::Status>> done;  // what comes of it; null: nobody asks
+  };
+
+  Shared(std::string name, const Limits& with, LostLine lost_line)
+      : limits(with),
+        make_lost_line(std::move(lost_line)),
+        file(std::move(name), with.file_bytes) {}
 
   void Run();
   bool HasNews() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return stopping || !waiting.empty(); }
-  // Waits until the lines up to `number` are written. Returns whether they are; false when nothing
-  // has moved for `patience`.
-  bool Await(int64_t number, absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Returns whether there was room for it.
+  bool Add(Waiting entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Waits until the lines up to `number` are written or refused. Returns whether they are; false
+  // when nothing has moved for the patience.
+  bool Await(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
+  const Limits limits;
+  const LostLine make_lost_line;
   absl::Mutex mu;
   CondVar moved;
-  std::deque<std::string> waiting ABSL_GUARDED_BY(mu);  // the first one is being written
+  std::deque<Waiting> waiting ABSL_GUARDED_BY(mu);  // the first one is being written
   size_t waiting_bytes ABSL_GUARDED_BY(mu) = 0;
+  int64_t no_room ABSL_GUARDED_BY(mu) = 0;  // lines, since the last one that found some
+  int64_t lost ABSL_GUARDED_BY(mu) = 0;     // lines, since the last one that was written
   int64_t added ABSL_GUARDED_BY(mu) = 0;
-  int64_t written ABSL_GUARDED_BY(mu) = 0;
-  // When a line was written last, or began to wait for nothing else.
+  int64_t through ABSL_GUARDED_BY(mu) = 0;  // are written or refused
+  // When a line was through last, or began to wait for nothing else.
   absl::Time moved_at ABSL_GUARDED_BY(mu);
   bool stopping ABSL_GUARDED_BY(mu) = false;
   bool left ABSL_GUARDED_BY(mu) = false;  // nobody waits for the thread any more
@@ -109,38 +127,60 @@ struct AuditWriter::Shared {
 
 void AuditWriter::Shared::Run() {
   for (;;) {
-    std::string line;
+    std::string text;
     {
       absl::MutexLock lock(&mu);
       mu.Await(absl::Condition(this, &Shared::HasNews));
       if (left || waiting.empty()) return;
-      line = waiting.front();
+      lost += std::exchange(waiting.front().lost_before, 0);
+      if (lost > 0) text = absl::StrCat(make_lost_line(lost), "\n");
+      absl::StrAppend(&text, waiting.front().line, "\n");
     }
-    const absl::Status done = file.Write(line + "\n");
+    const absl::Status done = file.Write(text);
     absl::MutexLock lock(&mu);
     if (left) return;
+    const Waiting& entry = waiting.front();
     if (!done.ok()) {
-      LS_LOG_ERROR << done.message() << "; the line: " << line;
+      LS_LOG_ERROR << done.message() << "; the line: " << entry.line;
     }
+    lost = done.ok() ? 0 : lost + 1;
+    if (entry.done != nullptr) *entry.done = done;
+    waiting_bytes -= entry.line.size();
     waiting.pop_front();
-    waiting_bytes -= line.size();
-    ++written;
+    ++through;
     moved_at = Clock::Real()->Now();
     moved.NotifyAll();
   }
 }
 
-bool AuditWriter::Shared::Await(int64_t number, absl::Duration patience) {
-  while (written < number) {
-    const absl::Duration wait = moved_at + patience - Clock::Real()->Now();
+bool AuditWriter::Shared::Add(Waiting entry) {
+  if (waiting_bytes + entry.line.size() > limits.waiting_bytes) {
+    ++no_room;
+    LS_LOG_ERROR << "the audit's file system does not answer, and too many lines wait for it; the "
+                    "line: "
+                 << entry.line;
+    return false;
+  }
+  if (waiting.empty()) moved_at = Clock::Real()->Now();
+  entry.lost_before = std::exchange(no_room, 0);
+  waiting_bytes += entry.line.size();
+  waiting.push_back(std::move(entry));
+  ++added;
+  return true;
+}
+
+bool AuditWriter::Shared::Await(int64_t number) {
+  while (through < number) {
+    const absl::Duration wait = moved_at + limits.patience - Clock::Real()->Now();
     if (wait <= absl::ZeroDuration()) return false;
     moved.WaitFor(&mu, wait);
   }
   return true;
 }
 
-AuditWriter::AuditWriter(std::string file, Limits limits)
-    : limits_(limits), shared_(std::make_shared<Shared>(std::move(file), limits.file_bytes)) {
+AuditWriter::AuditWriter(std::string file, Limits limits,
+                         std::function<std::string(int64_t lines)> lost_line)
+    : shared_(std::make_shared<Shared>(std::move(file), limits, std::move(lost_line))) {
   thread_ = Thread("coord-audit", [shared = shared_] { shared->Run(); });
 }
 
@@ -149,33 +189,44 @@ AuditWriter::~AuditWriter() {
   {
     absl::MutexLock lock(&shared_->mu);
     shared_->stopping = true;
-    ends = shared_->Await(shared_->added, limits_.patience);
+    ends = shared_->Await(shared_->added);
     if (!ends) {
       shared_->left = true;
-      for (const std::string& line : shared_->waiting) {
-        LS_LOG_ERROR << "the audit " << shared_->file.name() << " may lack the line: " << line;
+      for (const Shared::Waiting& entry : shared_->waiting) {
+        LS_LOG_ERROR << "the audit " << shared_->file.name()
+                     << " may lack the line: " << entry.line;
       }
     }
   }
   if (!ends) Leave(std::move(thread_));
 }
 
-bool AuditWriter::Add(std::string line) {
+void AuditWriter::Add(std::string line) {
   absl::MutexLock lock(&shared_->mu);
-  if (shared_->waiting_bytes + line.size() > limits_.waiting_bytes) return false;
-  if (shared_->waiting.empty()) shared_->moved_at = Clock::Real()->Now();
-  shared_->waiting_bytes += line.size();
-  shared_->waiting.push_back(std::move(line));
-  ++shared_->added;
-  return true;
+  shared_->Add({.line = std::move(line), .done = nullptr});
+}
+
+AuditWriter::Outcome AuditWriter::Write(std::string line) {
+  absl::MutexLock lock(&shared_->mu);
+  // Behind lines that do not move it would come when nobody waits for it any more.
+  if (!shared_->Await(shared_->added)) return {NoAnswer()};
+  const auto done = std::make_shared<std::optional<absl::Status>>();
+  if (!shared_->Add({.line = std::move(line), .done = done})) {
+    return {absl::UnavailableError("the audit takes no lines: its file system does not answer")};
+  }
+  if (!shared_->Await(shared_->added)) return {NoAnswer(), /*may_come=*/true};
+  return {**done};
 }
 
 absl::Status AuditWriter::AwaitWritten() {
   absl::MutexLock lock(&shared_->mu);
-  if (shared_->Await(shared_->added, limits_.patience)) return absl::OkStatus();
+  return shared_->Await(shared_->added) ? absl::OkStatus() : NoAnswer();
+}
+
+absl::Status AuditWriter::NoAnswer() const {
   return absl::UnavailableError(absl::StrCat("the file system of the audit ", shared_->file.name(),
                                              " has not answered for ",
-                                             absl::FormatDuration(limits_.patience)));
+                                             absl::FormatDuration(shared_->limits.patience)));
 }
 
 }  // namespace lockstep::coordinator

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,15 +24,27 @@ class AuditWriter {
     absl::Duration patience = absl::Seconds(3);  // with a file system on which no line moves
   };
 
-  // The file is made with the first line.
-  AuditWriter(std::string file, Limits limits);
+  // What came of a line that was waited for.
+  struct Outcome {
+    absl::Status status;
+    bool may_come = false;  // of an error: nobody knows yet
+  };
+
+  // The file is made with the first line. `lost_line` makes the line in the place of so many that
+  // are missing: it is called on any thread while this lives, and must not block.
+  AuditWriter(std::string file, Limits limits, std::function<std::string(int64_t lines)> lost_line);
   // Writes what waits. Blocks for the file system, while its lines move on: what waits then is in
   // the log, and the thread that hangs is left to the end of the process.
   ~AuditWriter();
 
-  // Returns whether the line will be written, after those that were added before it: false when too
-  // much waits. Does not block. One that the disk refuses is in the log.
-  bool Add(std::string line);
+  // Has the line written, after those that were added before it. Does not block. One that finds no
+  // room, or that the disk refuses, is in the log alone, and the next one that is written has a
+  // line before it that says how many are missing.
+  void Add(std::string line);
+  // The same, and waits until it is written. Blocks while lines move on. Errors: Unavailable: none
+  // has for the whole patience, or too much waits; else those of the file system: nothing of the
+  // line is there.
+  Outcome Write(std::string line);
   // Waits until all lines that were added are written, or refused by the disk. Blocks while lines
   // move on. Errors: Unavailable: none has for the whole patience.
   absl::Status AwaitWritten();
@@ -39,7 +52,8 @@ class AuditWriter {
  private:
   class File;
   struct Shared;
-  const Limits limits_;
+  absl::Status NoAnswer() const;
+
   const std::shared_ptr<Shared> shared_;  // with the thread, which may outlive this
   Thread thread_;
 };

@@ -171,6 +171,36 @@ class Users(harness.ProgramTest):
         self.coordinator.terminate()
         self.coordinator.wait(timeout=harness.patient())
 
+    def test_a_full_disk_of_the_audit_keeps_tokens_as_they_are(self):
+        ann, ann_id = self.token("ann", "submit")
+        code, out, err = self.run_program("coordinator", "backup", "copy.db", f"--state-dir={self.state}")
+        self.assertEqual(code, 0, out + err)
+        self.coordinator.terminate()
+        self.coordinator.wait()
+        disk = {"LD_PRELOAD": os.environ["LOCKSTEP_DISK_TROUBLE"], "LOCKSTEP_TEST_DISK": self.write("disk", "full"),
+                "LOCKSTEP_TEST_DISK_OF": "audit.jsonl"}
+        self.coordinator, self.address = self.start_coordinator(f"--state-dir={self.state}", listen="127.0.0.1:0",
+                                                                env=disk)
+        self.assertIn("no job", self.verb(None, "cancel", "nothing", code=1))
+        code, _, err = self.launch("token", "revoke", ann_id, f"--coordinator={self.address}")
+        self.assertEqual(code, 5, err)
+        self.assertIn("makes and revokes no tokens that its audit lacks: cannot write the audit", err)
+        self.assertIn("No space left on device", err)
+        self.verb(ann, "list")  # what is refused has not happened
+        self.verb(None, "token", "create", "--user=mallory", "--role=submit", code=1)
+        self.assertNotIn("mallory", self.verb(None, "token", "list"))
+        self.write("disk", "well")
+        self.verb(None, "token", "revoke", ann_id)
+        self.verb(ann, "list", code=5)
+        self.coordinator.terminate()
+        self.coordinator.wait()
+        what = [(line["what"], line["outcome"]) for line in self.audit()]
+        self.assertEqual(what[-3:], [("lose_lines", "data_loss"), ("revoke_token", "asked"), ("revoke_token", "ok")])
+        code, _, err = self.run_program("coordinator", "restore", "copy.db", "--state-dir=knows",
+                                        f"--audit={self.state}/audit.jsonl")
+        self.assertEqual(code, 0, err)
+        self.assertIn("left out 1 token", err)
+
     def test_tokens_outlive_the_coordinator_as_hashes(self):
         ann, _ = self.token("ann", "submit")
         with open(ann, encoding="ascii") as file:

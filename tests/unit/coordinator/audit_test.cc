@@ -258,5 +258,35 @@ TEST_F(HangingTest, LinesThatFoundNoRoomAreCounted) {
   EXPECT_THAT(lines.back(), HasSubstr(R"("what":"hold")"));
 }
 
+// What is refused has not happened, so no restore may miss a revocation that was carried out.
+TEST_F(FolderTest, ADiskWithoutRoomForTheLineRefusesTheRequest) {
+  Audit audit("/dev/full", &clock_, &clock_);
+  audit.Note(Entry("ann", "cancel"), absl::OkStatus());
+  const absl::Status asked = audit.NoteAsked(Entry("root", "revoke_token"), kCall);
+  EXPECT_TRUE(absl::IsResourceExhausted(asked)) << asked;
+  EXPECT_THAT(std::string(asked.message()), HasSubstr("cannot write the audit /dev/full"));
+  EXPECT_TRUE(audit.AwaitWritten().ok());
+}
+
+TEST_F(FolderTest, LinesThatTheDiskRefusedAreCounted) {
+  const std::string later = folder_ + "/later", file = later + "/audit.jsonl";
+  Audit audit(file, &clock_, &clock_);
+  for (int i = 0; i < 3; ++i) audit.Note(Entry("ann", "cancel"), absl::OkStatus());
+  const absl::Status asked = audit.NoteAsked(Entry("root", "revoke_token"), kCall);
+  EXPECT_TRUE(absl::IsFailedPrecondition(asked)) << asked;
+  ASSERT_TRUE(audit.AwaitWritten().ok());
+  std::filesystem::create_directory(later);
+  EXPECT_TRUE(audit.NoteAsked(Entry("root", "revoke_token"), kCall).ok());
+  audit.Note(Entry("root", "revoke_token"), absl::OkStatus());
+  ASSERT_TRUE(audit.AwaitWritten().ok());
+  std::ifstream in(file);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  EXPECT_THAT(
+      lines, ElementsAre(HasSubstr(R"("what":"lose_lines","on":"","detail":"5 lines")"),
+                         HasSubstr(R"("outcome":"asked")"),
+                         HasSubstr(R"("what":"revoke_token","on":"","detail":"","outcome":"ok")")));
+}
+
 }  // namespace
 }  // namespace lockstep::coordinator
