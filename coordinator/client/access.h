@@ -2,8 +2,8 @@
 // The calls about tokens (proto/access.proto): an administrator's, and those of a token's holder.
 // Thread-safety: thread-safe. Each call blocks until the reply or `timeout`, and waits for a
 // coordinator as CallUntilAnswered does (call.h). Errors of all: Unavailable (nobody answers),
-// FailedPrecondition (TLS does not come about, with what to do), PermissionDenied, and those of the
-// call.
+// FailedPrecondition (TLS does not come about, with what to do), Unauthenticated (the token is not
+// taken), PermissionDenied, and those of the call.
 #ifndef LOCKSTEP_COORDINATOR_CLIENT_ACCESS_H_
 #define LOCKSTEP_COORDINATOR_CLIENT_ACCESS_H_
 

@@ -35,9 +35,9 @@ using Try = absl::FunctionRef<grpc::Status(const std::shared_ptr<grpc::Channel>&
 // broke off is done, and no refusal (common/already_so.h). Over TCP the first try does not wait:
 // what TLS has against the connection is said at once. Blocks for at most `timeout`; where there
 // are several coordinators for 10 s at least, until one of them leads. Errors: Unavailable (nobody
-// answers, or refuses to serve), FailedPrecondition (TLS does not come about, with what to do),
-// Cancelled, and those of the call. They are marked (IsUnanswered) when an earlier try may have
-// been carried out and the last one does not say that it was not.
+// answers, or refuses to serve), FailedPrecondition and Unauthenticated (TLS does not come about,
+// with what to do), Cancelled, and those of the call. They are marked (IsUnanswered) when an
+// earlier try may have been carried out and the last one does not say that it was not.
 absl::Status CallUntilAnswered(const ClientOptions& options, Route& route, absl::Duration timeout,
                                const CallRules& rules, Try call);
 

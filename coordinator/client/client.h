@@ -55,8 +55,8 @@ inline bool IsUnanswered(const absl::Status& status) {
 }
 
 // The verbs of a user. All calls block until the reply or `timeout`; Unavailable when nobody
-// answers at the address; PermissionDenied when the token is not the coordinator's;
-// FailedPrecondition when TLS does not come about, with what to do.
+// answers at the address; Unauthenticated when the coordinator does not take the token or asks for
+// one; FailedPrecondition when TLS does not come about, with what to do.
 class Client {
  public:
   // Does not block: the connection is made by the first call. Never null.

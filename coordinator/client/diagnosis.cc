@@ -21,7 +21,7 @@ std::string Day(absl::Time time) { return absl::FormatTime("%Y-%m-%d", time, abs
 absl::Status ExplainAdmission(const Token& token, const std::string& address) {
   const std::string another = ": ask an administrator for another one (`launcher token create`)";
   if (token.client.certificate.empty()) {
-    return absl::FailedPreconditionError(
+    return absl::UnauthenticatedError(
         absl::StrCat("the coordinator at ", address,
                      " lets in who shows a certificate, and the token has none, as those of "
                      "earlier versions",
@@ -30,16 +30,16 @@ absl::Status ExplainAdmission(const Token& token, const std::string& address) {
   const absl::Time now = Clock::Real()->Now();
   LS_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(token.client.certificate));
   if (facts.ends <= now) {
-    return absl::FailedPreconditionError(absl::StrCat("the token's certificate expired on ",
-                                                      Day(facts.ends), ", and so did the ", "token",
-                                                      another));
+    return absl::UnauthenticatedError(absl::StrCat("the token's certificate expired on ",
+                                                   Day(facts.ends), ", and so did the ", "token",
+                                                   another));
   }
   if (facts.begins > now) {
     return absl::FailedPreconditionError(absl::StrCat("the token's certificate is valid from ",
                                                       Day(facts.begins),
                                                       " on: look at the clocks of both hosts"));
   }
-  return absl::FailedPreconditionError(
+  return absl::UnauthenticatedError(
       absl::StrCat("the coordinator at ", address,
                    " does not take the token's certificate: the token was revoked or has expired, "
                    "or the cluster has a new authority",

@@ -16,8 +16,9 @@ namespace lockstep::coordinator {
 // Connects once to see what speaks there, and shows nothing but the token's certificate.
 // FailedPrecondition when that explains it and does not change by itself: one side encrypts and the
 // other does not; the coordinator's certificate is of another cluster, expired, or for other names;
-// the token's own is missing, expired or refused. OK: it does not, as when nobody listens. Blocks
-// for at most `timeout`, and for the resolver when the address is a name.
+// the token's own is not valid yet. Unauthenticated: that is missing, expired or refused. OK: it
+// does not, as when nobody listens. Blocks for at most `timeout`, and for the resolver when the
+// address is a name.
 absl::Status ExplainConnection(const ClientOptions& options, absl::Duration timeout);
 
 // That the certificate of the coordinator there, or of the token, expires soon; empty: they do not,

@@ -141,6 +141,21 @@ const TokenInfo* FindToken(const State& state, absl::string_view secret, absl::T
   return IsExpired(info, now) ? nullptr : &info;
 }
 
+absl::Status WhyNotTaken(const State& state, absl::string_view secret) {
+  const auto found = state.token_of_hash.find(TokenHash(secret));
+  const std::string why =
+      found == state.token_of_hash.end()
+          ? "the coordinator does not know the token that was shown: it was revoked, is mistyped, "
+            "or is another coordinator's"
+          : absl::StrCat(
+                "the token that was shown expired on ",
+                absl::FormatTime("%Y-%m-%d at %H:%M:%S UTC",
+                                 FromProto(state.tokens.at(found->second).info().expires()),
+                                 absl::UTCTimeZone()));
+  return absl::UnauthenticatedError(
+      absl::StrCat(why, "; ask an administrator for another one (`launcher token create`)"));
+}
+
 ListTokensResponse ListTokens(const State& state, const Requester& who) {
   ListTokensResponse response;
   for (const auto& [id, record] : state.tokens) {

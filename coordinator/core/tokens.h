@@ -32,6 +32,8 @@ absl::Status RevokeToken(Context& context, const TokenRevoked& event);
 
 // The token with this secret; null: there is none, or it has expired.
 const TokenInfo* FindToken(const State& state, absl::string_view secret, absl::Time now);
+// Why one that is not found is not taken, and what helps, as far as that is known: Unauthenticated.
+absl::Status WhyNotTaken(const State& state, absl::string_view secret);
 
 // Those that `who` may see, without what they hide, in the order of their making.
 ListTokensResponse ListTokens(const State& state, const Requester& who);

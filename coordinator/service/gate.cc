@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/service/gate.h"
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/client/grpc_status.h"
 #include "coordinator/core/access.h"
 #include "coordinator/service/peer_host.h"
@@ -8,17 +9,20 @@
 namespace lockstep::coordinator {
 
 absl::StatusOr<Requester> Gate::WhoCalls(absl::string_view token) const {
-  if (!token.empty()) {
-    if (door_->IsClusterToken(token)) {
-      Requester who;
-      who.set_role(ROLE_ADMIN);
-      return who;
-    }
-    // A token says more than the socket: whoever shows one wants to be that.
-    std::optional<Requester> who = hub_->WhoShows(token);
-    if (who.has_value()) return *std::move(who);
+  if (token.empty()) return by_socket_;
+  if (door_->IsClusterToken(token)) {
+    Requester who;
+    who.set_role(ROLE_ADMIN);
+    return who;
   }
-  return by_socket_;
+  // A token says more than the socket: whoever shows one wants to be that, and nobody else when it
+  // is taken no more.
+  absl::StatusOr<Requester> who = hub_->WhoShows(token);
+  if (who.ok() || !by_socket_.ok()) return who;
+  return absl::UnauthenticatedError(
+      absl::StrCat(who.status().message(),
+                   ". Without one (--token-file, LOCKSTEP_TOKEN_FILE, LOCKSTEP_TOKEN) you are here "
+                   "whom the kernel names"));
 }
 
 absl::StatusOr<Requester> Gate::Admit(absl::string_view call,

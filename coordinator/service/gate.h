@@ -8,7 +8,6 @@
 #include <grpcpp/server_context.h>
 
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -23,14 +22,15 @@ namespace lockstep::coordinator {
 
 class Gate {
  public:
-  // `by_socket`: whom the kernel says all callers are, who then need no token (a Unix socket); else
-  // what those are told who show no good one. The others outlive the gate. Calls that a role does
-  // not allow go into the audit.
+  // `by_socket`: whom the kernel says all callers are who show no token (a Unix socket); else what
+  // those are told. The others outlive the gate. Calls that a role does not allow go into the
+  // audit.
   Gate(Hub* hub, Door* door, Audit* audit, absl::StatusOr<Requester> by_socket)
       : hub_(hub), door_(door), audit_(audit), by_socket_(std::move(by_socket)) {}
 
-  // Who makes `call` ("Coordinator/SubmitJob"), if they may. Errors: PermissionDenied; those of
-  // `by_socket`; Unavailable when another coordinator leads by now.
+  // Who makes `call` ("Coordinator/SubmitJob"), if they may. Errors: Unauthenticated: a token is
+  // shown that is taken no more, or never was; PermissionDenied; those of `by_socket`; Unavailable
+  // when another coordinator leads by now.
   absl::StatusOr<Requester> Admit(absl::string_view call,
                                   const grpc::ServerContextBase& context) const;
 

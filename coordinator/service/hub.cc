@@ -364,7 +364,7 @@ absl::Status Hub::AskForFiles(const std::string& job_id, const std::string& node
   return absl::OkStatus();
 }
 
-std::optional<Requester> Hub::WhoShows(absl::string_view token) {
+absl::StatusOr<Requester> Hub::WhoShows(absl::string_view token) {
   Requester who;
   absl::MutexLock lock(&mu_);
   if (const std::string worker = WorkerOf(outbox_.state(), token); !worker.empty()) {
@@ -373,7 +373,7 @@ std::optional<Requester> Hub::WhoShows(absl::string_view token) {
     return who;
   }
   const TokenInfo* const info = FindToken(outbox_.state(), token, wall_->Now());
-  if (info == nullptr) return std::nullopt;
+  if (info == nullptr) return WhyNotTaken(outbox_.state(), token);
   who.set_user(info->user());
   who.set_role(info->role());
   who.set_token_id(info->id());

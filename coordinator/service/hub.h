@@ -108,8 +108,9 @@ class Hub {
   // node is away).
   absl::Status AskForFiles(const std::string& job_id, const std::string& node_id, SendFiles wanted,
                            const Requester& who);
-  // Whose token this is: a user's, a node's or a worker's. Nothing: nobody's, or it has expired.
-  std::optional<Requester> WhoShows(absl::string_view token);
+  // Whose token this is: a user's, a node's or a worker's. Errors: Unauthenticated: nobody's, or it
+  // has expired.
+  absl::StatusOr<Requester> WhoShows(absl::string_view token);
   // When the token ends whose certificate bears this name (client/token.h). Nothing: it is no
   // user's or node's, or is over.
   std::optional<absl::Time> EndOfToken(absl::string_view name);

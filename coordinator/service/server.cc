@@ -138,11 +138,12 @@ class GrpcServer : public Server {
     return front;
   }
 
-  // Whom the kernel means. Errors: PermissionDenied, where a token says it.
+  // Whom the kernel means. Errors: Unauthenticated, where a token says it.
   absl::StatusOr<Requester> WhoIs(uid_t uid) const {
     if (needs_token_ || uid == kAnybody) {
-      return absl::PermissionDeniedError(
-          "the coordinator asks for a token and was shown none or a wrong one");
+      return absl::UnauthenticatedError(
+          "the coordinator asks for a token and was shown none: name its file (--token-file, "
+          "LOCKSTEP_TOKEN_FILE)");
     }
     Requester who;
     who.set_user(NameOf(uid));

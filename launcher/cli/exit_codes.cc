@@ -31,6 +31,7 @@ int ExitCodeOf(const absl::Status& status) {
       return kExitNoCoordinator;
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kOutOfRange:
       return kExitNotAdmitted;

@@ -29,8 +29,8 @@ struct ExitCodeEntry {
 absl::Span<const ExitCodeEntry> ExitCodeTable();
 
 // The code for a failure of the launcher itself (that of a rank: see ExitCodeOfRank): Unavailable
-// is kExitNoCoordinator; FailedPrecondition, PermissionDenied, ResourceExhausted and OutOfRange
-// kExitNotAdmitted;
+// is kExitNoCoordinator; FailedPrecondition, PermissionDenied, Unauthenticated, ResourceExhausted
+// and OutOfRange kExitNotAdmitted;
 // InvalidArgument kExitBadJobFile; Cancelled kExitInterrupted; any other error kExitFailure.
 int ExitCodeOf(const absl::Status& status);
 

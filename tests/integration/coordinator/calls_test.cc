@@ -111,7 +111,7 @@ TEST_F(CallsTest, EveryRoleMayWhatTheTableSays) {
       const std::string path = absl::StrCat("/lockstep.", call);
       const bool streams = method.client_streaming() || method.server_streaming();
       for (const char* wrong : {"", "guess"}) {
-        EXPECT_EQ(Call(path, streams, wrong).error_code(), grpc::StatusCode::PERMISSION_DENIED)
+        EXPECT_EQ(Call(path, streams, wrong).error_code(), grpc::StatusCode::UNAUTHENTICATED)
             << call << " with '" << wrong << "'";
       }
       for (const auto& [role, token] : callers) {

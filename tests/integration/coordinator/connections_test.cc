@@ -139,7 +139,7 @@ TEST_F(ConnectionsTest, AJobRunsOverTcpWithATokenAndNobodyElseIsLetIn) {
   for (const char* token : {"", "secre", "secret0"}) {
     EXPECT_EQ(
         Client::Create({server_->address(), token})->SubmitJob(request, kPatience).status().code(),
-        absl::StatusCode::kPermissionDenied)
+        absl::StatusCode::kUnauthenticated)
         << token;
   }
   FakeAgent agent(server_->address(), "secret");
@@ -258,19 +258,19 @@ TEST_F(ConnectionsTest, OverTlsAgentsAndUsersAreServedAndOtherClustersKnown) {
       {"", absl::StatusCode::kFailedPrecondition, "no token was given"},
       {*TokenOf({"secret", other->certificate}), absl::StatusCode::kFailedPrecondition,
        "of another cluster"},
-      {*TokenOf({"guess", authority->certificate, own}), absl::StatusCode::kPermissionDenied,
-       "a wrong one"},
-      {*TokenOf({"secret", authority->certificate}), absl::StatusCode::kFailedPrecondition,
+      {*TokenOf({"guess", authority->certificate, own}), absl::StatusCode::kUnauthenticated,
+       "does not know the token"},
+      {*TokenOf({"secret", authority->certificate}), absl::StatusCode::kUnauthenticated,
        "the token has none"},
       {*TokenOf(
            {"secret", authority->certificate, certified("secret", *other, absl::InfiniteFuture())}),
-       absl::StatusCode::kFailedPrecondition, "does not take the token's certificate"},
+       absl::StatusCode::kUnauthenticated, "does not take the token's certificate"},
       {*TokenOf({"secret", authority->certificate,
                  certified("revoked", *callers, absl::InfiniteFuture())}),
-       absl::StatusCode::kFailedPrecondition, "does not take the token's certificate"},
+       absl::StatusCode::kUnauthenticated, "does not take the token's certificate"},
       {*TokenOf({"secret", authority->certificate,
                  certified("secret", *callers, now - absl::Seconds(1))}),
-       absl::StatusCode::kFailedPrecondition, "certificate expired on"},
+       absl::StatusCode::kUnauthenticated, "certificate expired on"},
   };
   for (const auto& [shown, code, why] : refused) {
     const absl::Status status =

@@ -227,7 +227,7 @@ TEST_F(CoordinatorServiceTest, AsksForItsToken) {
   options_.token = "secret";
   Start();
   auto stranger = Client::Create({server_->address(), "guess"});
-  EXPECT_EQ(stranger->GetCluster(kPatience).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(stranger->GetCluster(kPatience).status().code(), absl::StatusCode::kUnauthenticated);
   EXPECT_TRUE(client_->GetCluster(kPatience).ok());
   FakeAgent agent(server_->address(), "secret");
   EXPECT_TRUE(

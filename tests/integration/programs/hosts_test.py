@@ -394,7 +394,7 @@ class WithoutDaemon(HostsTest):
     def test_another_token_is_refused(self):
         h1, h2 = self.make_network("h1", "h2")
         path = self.job_file(steps=200)
-        for more, why in ((), "of another cluster than the token"), (("--plaintext",), "shown none or a wrong one"):
+        for more, why in ((), "of another cluster than the token"), (("--plaintext",), "does not know the token"):
             with self.subTest(more):
                 before = self.length_said("h1")
                 host = self.launch_on(h1, 0, path, *more)

@@ -242,7 +242,7 @@ class Refused(TlsTest):
         _, address = self.coordinator()
         kind, secret, authority, certificate = self.read_token().split(".")
         self.assertEqual(len(secret), 64)
-        self.assert_refused(address, f"{kind}.{'0' * 64}.{authority}.{certificate}", "shown none or a wrong one")
+        self.assert_refused(address, f"{kind}.{'0' * 64}.{authority}.{certificate}", "does not know the token")
 
     def test_a_token_without_a_certificate(self):
         self.init()

@@ -131,7 +131,7 @@ class Users(harness.ProgramTest):
         agent.kill()
         self.verb(olga, "cancel", "--kill", "tiny")
         self.verb(ann, "token", "revoke", ann_id)
-        self.assertIn("shown none or a wrong one", self.verb(ann, "list", code=1))
+        self.assertIn("does not know the token", self.verb(ann, "list", code=1))
 
         def done():
             return [(line["user"], line["what"], line["outcome"]) for line in self.audit()]
@@ -152,6 +152,24 @@ class Users(harness.ProgramTest):
             self.verb(None, "list")
             return time.monotonic() - began
         return min(once() for _ in range(3))
+
+    def test_a_token_that_is_taken_no_more_is_nobodys_on_a_socket_either(self):
+        # Who calls without one is the coordinator's own user, and so an administrator.
+        self.coordinator, self.address = self.start_coordinator(f"--state-dir={self.dir}/local")
+        ci, ci_id = self.token("ci", "submit")
+        self.verb(None, "submit", "--hold", "--no-follow", self.write("job.yaml", harness.synthetic_job()))
+        self.assertIn("operate or admin", self.verb(ci, "cancel", "tiny", code=5))
+        self.verb(None, "token", "revoke", ci_id)
+        mistyped = self.write("mistyped", "f" * 64 + "\n")
+        os.chmod(mistyped, 0o600)
+        for token in (ci, mistyped):
+            for verb in (["cancel", "tiny"], ["token", "whoami"]):
+                code, _, err = self.launch(*verb, f"--coordinator={self.address}", env={"LOCKSTEP_TOKEN_FILE": token})
+                self.assertEqual(code, 5, err)
+                self.assertIn("does not know the token that was shown: it was revoked", err)
+                self.assertIn("LOCKSTEP_TOKEN_FILE", err)
+        self.assertEqual(json.loads(self.verb(None, "token", "whoami"))["role"], "admin")
+        self.assertEqual(json.loads(self.verb(None, "list", "-o", "json"))["jobs"][0]["state"], "PENDING")
 
     def test_an_audit_whose_file_system_hangs_holds_nobody_up(self):
         usual = self.list_seconds()

@@ -212,8 +212,12 @@ TEST_F(AccessTest, ATokenIsItsUserUntilItExpiresOrIsRevoked) {
   EXPECT_EQ(FindToken(state_, TokenHash("secret of t1"), now_), nullptr) << "the hash is no token";
   EXPECT_EQ(FindToken(state_, "", now_), nullptr);
   EXPECT_EQ(FindToken(state_, "secret of t1", expires), nullptr);
+  const absl::Status expired = WhyNotTaken(state_, "secret of t1");
+  EXPECT_TRUE(absl::IsUnauthenticated(expired));
+  EXPECT_THAT(std::string(expired.message()), HasSubstr("expired on "));
   EXPECT_TRUE(Do(TokenRevoked{"t2", adam_}).reply.ok());
   EXPECT_EQ(FindToken(state_, "secret of t2", now_), nullptr);
+  EXPECT_THAT(std::string(WhyNotTaken(state_, "secret of t2").message()), HasSubstr("was revoked"));
   EXPECT_TRUE(absl::IsNotFound(Do(TokenRevoked{"t2", adam_}).reply));
 }
 

@@ -531,6 +531,7 @@ TEST(ExitCodes, TableAndMappingAndDocumentAgree) {
   EXPECT_EQ(ExitCodeOf(absl::ResourceExhaustedError("")), 5);
   EXPECT_EQ(ExitCodeOf(absl::FailedPreconditionError("")), 5);
   EXPECT_EQ(ExitCodeOf(absl::PermissionDeniedError("")), 5);
+  EXPECT_EQ(ExitCodeOf(absl::UnauthenticatedError("")), 5);
   EXPECT_EQ(ExitCodeOf(absl::CancelledError("")), 130);
   EXPECT_EQ(ExitCodeOf(absl::InternalError("")), 1);
   EXPECT_EQ(ExitCodeOfRank(7, 0), 7);
