@@ -22,6 +22,8 @@ inline constexpr int kDefaultCommandRestarts = 0;
 // How long a command goes on without a word from its coordinator. What it did may be begun again
 // elsewhere kCommandLeaseMargin later, when the hosts' connections know that they are cut.
 inline constexpr absl::Duration kCommandLease = absl::Seconds(30);
+// How long before that it is asked to end (SIGTERM).
+inline constexpr absl::Duration kCommandLeaseNotice = absl::Seconds(3);
 inline constexpr absl::Duration kCommandLeaseMargin = absl::Seconds(15);
 inline constexpr absl::Duration kDefaultCommandGrace = absl::Seconds(10);
 inline constexpr absl::Duration kDefaultLeaveGrace = absl::Minutes(2);

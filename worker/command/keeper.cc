@@ -61,7 +61,9 @@ class Keeper {
         assignment_(bootstrap.assignment()),
         clock_(clock),
         parent_(::getppid()),
-        machine_({.grace = job::CommandGrace(assignment_.spec()), .lease = job::kCommandLease}),
+        machine_({.grace = job::CommandGrace(assignment_.spec()),
+                  .lease = job::kCommandLease,
+                  .lease_notice = job::kCommandLeaseNotice}),
         link_(bootstrap) {}
 
   [[noreturn]] void Run();

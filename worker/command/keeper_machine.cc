@@ -26,7 +26,11 @@ KeeperMachine::Actions KeeperMachine::Step(const Seen& seen, absl::Time now) {
     Run(seen, now, &actions);
   }
   if (state_ == State::kRunning || state_ == State::kEnding) {
-    if (!seen.connected) actions.next = std::min(actions.next, heard_ + times_.lease);
+    const absl::Time lease_ends = heard_ + times_.lease;
+    if (!seen.connected) {
+      actions.next = std::min(
+          actions.next, state_ == State::kRunning ? lease_ends - times_.lease_notice : lease_ends);
+    }
     if (!killed_) actions.next = std::min(actions.next, kill_at_);
   }
   return actions;
@@ -57,12 +61,13 @@ void KeeperMachine::Wait(const Seen& seen, Actions* actions) {
 void KeeperMachine::Run(const Seen& seen, absl::Time now, Actions* actions) {
   if (seen.ended.has_value()) return OnEnded(seen, actions);
   const bool lease_over = now - heard_ >= times_.lease;
+  const bool lease_ends = now - heard_ >= times_.lease - times_.lease_notice;
   if (seen.stop || seen.exit.has_value()) {
     leave_code_ = seen.exit.value_or(0);
     EndCommand(Then::kLeave, lease_over, now, actions);
   } else if (seen.drain) {
     EndCommand(Then::kFinished, lease_over, now, actions);
-  } else if (seen.aborted || seen.regroup || lease_over) {
+  } else if (seen.aborted || seen.regroup || lease_ends) {
     EndCommand(Then::kReady, lease_over, now, actions);
   }
   if (state_ == State::kEnding && now >= kill_at_ && !killed_) {

@@ -4,8 +4,9 @@
 // no process, thread, network or clock.
 //
 // The command runs while its generation lasts. A generation that ends (another rank failed, the job
-// changes its size, the coordinator was out of sight for the lease) ends the command, SIGTERM first
-// and SIGKILL after the grace, and the keeper is ready for the next one. A command that fails by
+// changes its size, the coordinator is out of sight and the lease nearly over) ends the command,
+// SIGTERM first and SIGKILL after the grace, with the lease at the latest, and the keeper is ready
+// for the next one. A command that fails by
 // itself ends the keeper in the same way. One that succeeds is reported; it begins again when
 // another rank fails before all have succeeded.
 //
@@ -26,6 +27,8 @@ struct KeeperTimes {
   // Without a word from the coordinator for so long the command is killed: another one may be
   // started elsewhere.
   absl::Duration lease = absl::Seconds(30);
+  // So long before the lease's end it gets SIGTERM. What is away for a shorter time ends nothing.
+  absl::Duration lease_notice = absl::Seconds(3);
 };
 
 class KeeperMachine {

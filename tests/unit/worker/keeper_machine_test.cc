@@ -24,7 +24,8 @@ class KeeperMachineTest : public ::testing::Test {
   void Enter(int64_t generation) { EXPECT_TRUE(Step({.generation = generation}).start); }
 
   absl::Time now_ = absl::UnixEpoch();
-  KeeperMachine machine_{{.grace = absl::Seconds(10), .lease = absl::Seconds(30)}};
+  KeeperMachine machine_{
+      {.grace = absl::Seconds(10), .lease = absl::Seconds(30), .lease_notice = absl::Seconds(3)}};
 };
 
 TEST_F(KeeperMachineTest, ReportsACommandThatSucceedsAndLeavesWhenTold) {
@@ -85,17 +86,39 @@ TEST_F(KeeperMachineTest, ADrainedCommandIsFinishedHoweverItEnds) {
   EXPECT_FALSE(Step({.aborted = true}).ready) << "it does not begin again";
 }
 
-TEST_F(KeeperMachineTest, WithoutACoordinatorTheCommandIsKilledAfterTheLease) {
+TEST_F(KeeperMachineTest, WithoutACoordinatorTheCommandIsAskedToEndAndKilledWithTheLease) {
   Enter(1);
-  Actions actions = Step({.connected = false}, absl::Seconds(29));
-  EXPECT_FALSE(actions.kill);
+  Actions actions = Step({.connected = false}, absl::Seconds(26));
+  EXPECT_FALSE(actions.terminate || actions.kill);
   EXPECT_EQ(actions.next, now_ + absl::Seconds(1));
   Step({.connected = true});
-  EXPECT_FALSE(Step({.connected = false}, absl::Seconds(29)).kill) << "it was there meanwhile";
+  EXPECT_FALSE(Step({.connected = false}, absl::Seconds(26)).terminate) << "it was there meanwhile";
   actions = Step({.connected = false}, absl::Seconds(1));
+  EXPECT_TRUE(actions.terminate);
+  EXPECT_FALSE(actions.kill);
+  EXPECT_EQ(actions.next, now_ + absl::Seconds(3));
+  actions = Step({.connected = false}, absl::Seconds(2));
+  EXPECT_FALSE(actions.terminate || actions.kill);
+  EXPECT_TRUE(Step({.connected = false}, absl::Seconds(1)).kill);
+  EXPECT_TRUE(Step({.connected = false, .ended = ProcessEnd{.signal = SIGKILL}}).ready);
+}
+
+// Whoever looks late, as after a suspension, has no time left to ask.
+TEST_F(KeeperMachineTest, ALeaseThatIsOverAtOnceKillsTheCommand) {
+  Enter(1);
+  const Actions actions = Step({.connected = false}, absl::Seconds(31));
   EXPECT_TRUE(actions.kill);
   EXPECT_FALSE(actions.terminate);
-  EXPECT_TRUE(Step({.connected = false, .ended = ProcessEnd{.signal = SIGKILL}}).ready);
+}
+
+TEST_F(KeeperMachineTest, ACommandThatWasAskedToEndEndsAlsoWhenTheCoordinatorIsBack) {
+  Enter(1);
+  EXPECT_TRUE(Step({.connected = false}, absl::Seconds(27)).terminate);
+  EXPECT_FALSE(Step({.connected = true}, absl::Seconds(1)).kill);
+  EXPECT_TRUE(Step({.connected = true}, absl::Seconds(9)).kill) << "after its grace";
+  const Actions ended = Step({.connected = true, .ended = ProcessEnd{.signal = SIGTERM}});
+  EXPECT_TRUE(ended.ready);
+  EXPECT_FALSE(ended.failed);
 }
 
 TEST_F(KeeperMachineTest, TheLeaseCutsAGraceShort) {
