@@ -28,6 +28,19 @@ int LastError(sqlite3* database) {
 
 bool IsFull(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
 
+// Returns whether `rc` is what comes of reading a database; a copy of it is written.
+bool IsOfReading(int rc) {
+  switch (rc & 0xff) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+      return true;
+    default:
+      return rc == SQLITE_IOERR_READ || rc == SQLITE_IOERR_SHORT_READ;
+  }
+}
+
 const char* WhatToDo(int error) {
   return error == EFBIG ? "; raise the limit of a file's size (ulimit -f)"
                         : "; make room on its disk";
@@ -119,8 +132,10 @@ absl::Status SqliteDatabase::CopyTo(const SqliteDatabase& to) const {
   if (copy == nullptr) return to.Failure(sqlite3_extended_errcode(to.database_.get()));
   // All at once: a reader of a write-ahead log hinders nobody.
   const int rc = sqlite3_backup_step(copy, -1);
+  absl::Status failure;
+  if (rc != SQLITE_DONE) failure = (IsOfReading(rc) ? *this : to).Failure(rc);
   sqlite3_backup_finish(copy);
-  return rc == SQLITE_DONE ? absl::OkStatus() : Failure(rc);
+  return failure;
 }
 
 void SqliteDatabase::Rollback() const {

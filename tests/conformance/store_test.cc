@@ -345,17 +345,37 @@ TEST(SqliteStore, NoticesDamage) {
   EXPECT_EQ(Texts(*Open(folder)), good);
 }
 
+// Does `what` while no file may grow beyond 100,000 bytes, as on a full disk.
+template <typename What>
+auto OnAFullDisk(What what) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit little = {100000, before.rlim_max};
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
+  auto done = what();
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  return done;
+}
+
+TEST(SqliteStore, ACopyThatFindsNoRoomBlamesItsOwnDisk) {
+  const Folder folder;
+  const auto store = Open(folder, true);
+  ASSERT_TRUE(store->PutBatch({{"large", std::string(300000, 'x')}}).ok());
+  const std::string copy = folder.path() + "/copy.db";
+  const absl::Status full = OnAFullDisk([&] { return CopySqliteStore(folder.path(), copy); });
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+  EXPECT_THAT(std::string(full.message()), StartsWith(absl::StrCat("'", copy, ".")));
+  EXPECT_TRUE(CopySqliteStore(folder.path(), copy).ok());
+}
+
 TEST(SqliteStore, AFullDiskCostsTheBatchAlone) {
   const Folder folder;
   const std::unique_ptr<Store> store = Open(folder);
   ASSERT_TRUE(store->PutBatch({{"a", "1", -1}}).ok());
-  ::signal(SIGXFSZ, SIG_IGN);
-  rlimit before = {};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const rlimit little = {100000, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
-  const auto put = store->PutBatch({{"a", "2", -1}, {"large", std::string(300000, 'x'), -1}});
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto put = OnAFullDisk([&] {
+    return store->PutBatch({{"a", "2", -1}, {"large", std::string(300000, 'x'), -1}});
+  });
   EXPECT_EQ(put.status().code(), absl::StatusCode::kResourceExhausted) << put.status();
   EXPECT_THAT(std::string(put.status().message()),
               StartsWith(absl::StrCat("'", folder.file(), "'")));
