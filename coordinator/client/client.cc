@@ -15,6 +15,7 @@
 #include "common/status.h"
 #include "coordinator/client/call.h"
 #include "coordinator/client/channel.h"
+#include "coordinator/client/default_address.h"
 #include "coordinator/client/diagnosis.h"
 #include "coordinator/client/grpc_status.h"
 #include "coordinator/client/renewal.h"
@@ -27,6 +28,8 @@ namespace {
 
 // How long it is looked why a coordinator is not reached.
 constexpr absl::Duration kLookFor = absl::Seconds(2);
+// While it stays away it is looked so often, for so long at most, whether the token is taken.
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
 // From this age on a client that is still used has its certificate renewed, as a follower has from
 // the start: `launcher top` may be up for weeks.
 constexpr absl::Duration kLivesLong = absl::Minutes(1);
@@ -34,6 +37,27 @@ constexpr absl::Duration kLivesLong = absl::Minutes(1);
 // How many jobs are asked for at once: a few MB. For each page the coordinator looks at its whole
 // queue.
 constexpr int kPage = 10000;
+
+// Whether a coordinator that is not reached turns the token away, which does not pass: it was
+// revoked or has expired.
+class TokenWatch {
+ public:
+  explicit TokenWatch(const ClientOptions& options)
+      : addresses_(AddressesOf(options.address).size()) {}
+
+  // Looks once more, at one of the addresses. Blocks for kLookEvery at most. Errors:
+  // Unauthenticated: it is turned away for good. A connection that breaks off, as when a
+  // coordinator is killed, looks like that, too, but not each time, nor at each address.
+  absl::Status Look(const ClientOptions& options) {
+    absl::Status why = ExplainConnection(options, kLookEvery);
+    refusals_ = absl::IsUnauthenticated(why) ? refusals_ + 1 : 0;
+    return refusals_ > addresses_ ? why : absl::OkStatus();
+  }
+
+ private:
+  const size_t addresses_;
+  size_t refusals_ = 0;  // one after the other
+};
 
 class GrpcClient : public Client {
  public:
@@ -237,14 +261,20 @@ absl::Status GrpcClient::FollowJob(const FollowJobRequest& request,
                                    absl::Duration give_up_after) {
   FollowJobRequest rest = request;
   Clock* const clock = Clock::Real();
-  absl::Time last_heard = clock->Now();
+  absl::Time last_heard = clock->Now(), look_at = last_heard + kLookEvery;
+  TokenWatch token(options_);
   for (int attempt = 0;; ++attempt) {
     bool heard = false;
     absl::Status status = FollowOnce(rest, on_event, heard);
     if (status.code() != absl::StatusCode::kUnavailable) return status;
     if (heard) {
       last_heard = clock->Now();
+      look_at = last_heard + kLookEvery;
       attempt = 0;
+    }
+    if (IsRenewable(options_) && clock->Now() >= look_at) {
+      LS_RETURN_IF_ERROR(token.Look(route_->Now().options));
+      look_at = clock->Now() + kLookEvery;
     }
     if (clock->Now() - last_heard >= give_up_after) {
       LS_RETURN_IF_ERROR(ExplainConnection(route_->Now().options, kLookFor));

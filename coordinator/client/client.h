@@ -104,7 +104,8 @@ class Client {
 
   // Calls `on_event` on the calling thread for each event until the job has ended, `on_event`
   // returns false or StopFollowing is called. Reconnects and goes on after the last event seen;
-  // gives up with Unavailable when the coordinator stays unreachable for `give_up_after`.
+  // gives up with Unavailable when the coordinator stays unreachable for `give_up_after`, and with
+  // Unauthenticated when it does not take the token any more.
   virtual absl::Status FollowJob(const FollowJobRequest& request,
                                  std::function<bool(const JobEvent&)> on_event,
                                  absl::Duration give_up_after) = 0;

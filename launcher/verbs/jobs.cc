@@ -74,6 +74,12 @@ int BringModel(const SubmitArgs& args, coordinator::FilesClient* client,
   return absl::IsCancelled(fetched.status()) ? kExitInterrupted : code;
 }
 
+// Why a job that goes on is followed no more.
+absl::Status WithoutFollower(const absl::Status& why) {
+  if (!absl::IsUnauthenticated(why)) return why;
+  return absl::UnauthenticatedError(absl::StrCat(why.message(), "; the job goes on"));
+}
+
 // Follows until the end, or until a signal, which leaves the job as it is.
 int FollowSubmitted(const SubmitArgs& args, const coordinator::ClientOptions& coordinator,
                     coordinator::Client* client, const std::string& job_id,
@@ -110,7 +116,7 @@ int FollowSubmitted(const SubmitArgs& args, const coordinator::ClientOptions& co
                                   "; end it: launcher cancel", args.coordinator.flags, " ",
                                   job_id));
   } else {
-    renderer.Error(std::string(ended.status().message()));
+    renderer.Error(std::string(WithoutFollower(ended.status()).message()));
   }
   const int code = renderer.Finish("", ExitCodeOf(ended.status()));
   shown = true;
@@ -295,7 +301,7 @@ int AwaitAll(coordinator::Client* client, const std::vector<SubmitJobResponse>& 
         },
         kReconnectFor);
     if (stopped) return kExitInterrupted;
-    if (!IsFinal(last.state())) return Complain(followed);
+    if (!IsFinal(last.state())) return Complain(WithoutFollower(followed));
     std::cerr << Printable(absl::StrCat("job ", job.job_id(), ": ", JobState_Name(last.state()),
                                         ": ", last.reason()))
               << std::endl;
@@ -409,9 +415,11 @@ int RunVerb(const LogsArgs& args) {
   StateTeller teller(&streams);
   bool printed = false;
   bool told = false;  // such as where lines are that are not here
+  bool seen = false;  // that the job is there
   const absl::Status followed = (*client)->FollowJob(
       request,
       [&](const JobEvent& event) {
+        seen = true;
         if (event.has_notice()) {
           streams.Err(absl::StrCat(Printable(event.notice()), "\n"));
           told = true;
@@ -434,7 +442,7 @@ int RunVerb(const LogsArgs& args) {
   streams.Flush().IgnoreError();
   const absl::Status written = streams.out_failure();  // of any line
   if (stopped) return kExitInterrupted;
-  if (!followed.ok()) return Complain(followed);
+  if (!followed.ok()) return Complain(seen ? WithoutFollower(followed) : followed);
   if (!written.ok()) {
     std::cerr << "error: cannot write to the standard output: " << written.message() << std::endl;
     return kExitFailure;

@@ -6,6 +6,7 @@ import os
 import shutil
 import ssl
 import subprocess
+import time
 import unittest
 
 import harness
@@ -111,6 +112,42 @@ class Renewed(TlsTest):
             out.read()
         _, err = follower.communicate(timeout=harness.patient())
         self.assertIn("the model is in ", err)
+
+    def test_who_follows_with_a_token_that_is_taken_no_more_is_told_at_once(self):
+        self.init()
+        child, address = self.coordinator()
+        self.start("launcher", "join", f"--coordinator={address}", "--slots=1", f"--token-file={self.token}",
+                   f"--state-dir={os.path.join(self.dir, 'node')}", env=PACED)
+        ann = os.path.join(self.dir, "token-of-ann")
+        at = (f"--coordinator={address}", f"--token-file={self.token}")
+        code, _, err = self.launch("token", "create", *at, "--user=ann", "--role=submit", f"--save-as={ann}")
+        self.assertEqual(code, 0, err)
+        path = self.write("job.yaml", harness.synthetic_job(nproc=1, steps=steps_that_last(600),
+                                                            train_extra="  eval: {every: never}\n"))
+        followers = [self.start("launcher", "submit", *how, f"--coordinator={address}", f"--token-file={ann}", path)
+                     for how in ([], ["--wait"])]
+
+        def jobs():
+            code, out, err = self.launch("list", *at, "-o", "json")
+            self.assertEqual(code, 0, err)
+            return json.loads(out)["jobs"]
+        wait_until(lambda: len(jobs()) == 2 and any(job["state"] == "RUNNING" for job in jobs()), 60, "they are there")
+        waiting = next(job for job in jobs() if job["state"] == "PENDING")
+        followers.append(self.start("launcher", "logs", "-f", f"--coordinator={address}", f"--token-file={ann}",
+                                    waiting["job_id"]))
+        followers[-1].stderr.readline()  # what the job waits for
+        code, _, err = self.launch("token", "revoke", *at, err.split()[1])
+        self.assertEqual(code, 0, err)
+        began = time.monotonic()
+        child.kill()
+        child.wait()
+        self.coordinator(listen=address)
+        for follower in followers:
+            code, _, err = self.finish(follower)
+            self.assertEqual(code, 5, err)
+            self.assertRegex(err, "the token was revoked or has expired.*; the job goes on")
+        self.assertLess(time.monotonic() - began, 50)  # and not when a minute is over
+        self.assertEqual(len([job for job in jobs() if job["state"] in ("RUNNING", "PENDING")]), 2)
 
     def test_authorities_are_replaced_while_a_job_trains(self):
         self.init()
