@@ -21,12 +21,12 @@ absl::Span<const ExitCodeEntry> ExitCodeTable() {
   return *table;
 }
 
-int ExitCodeOf(const absl::Status& status) {
+int ExitCodeOf(const absl::Status& status, Input input) {
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return kExitOk;
     case absl::StatusCode::kInvalidArgument:
-      return kExitBadJobFile;
+      return input == Input::kJobFile ? kExitBadJobFile : kExitUsage;
     case absl::StatusCode::kUnavailable:
       return kExitNoCoordinator;
     case absl::StatusCode::kFailedPrecondition:

@@ -28,11 +28,14 @@ struct ExitCodeEntry {
 // The table, in order; --help and docs/exit_codes.md show it.
 absl::Span<const ExitCodeEntry> ExitCodeTable();
 
+// What is wrong where an argument is said to be invalid (InvalidArgument).
+enum class Input { kCommandLine, kJobFile };
+
 // The code for a failure of the launcher itself (that of a rank: see ExitCodeOfRank): Unavailable
 // is kExitNoCoordinator; FailedPrecondition, PermissionDenied, Unauthenticated, ResourceExhausted
-// and OutOfRange kExitNotAdmitted;
-// InvalidArgument kExitBadJobFile; Cancelled kExitInterrupted; any other error kExitFailure.
-int ExitCodeOf(const absl::Status& status);
+// and OutOfRange kExitNotAdmitted; InvalidArgument kExitUsage of a verb without a job file,
+// kExitBadJobFile of one with it; Cancelled kExitInterrupted; any other error kExitFailure.
+int ExitCodeOf(const absl::Status& status, Input input);
 
 // The code for a job whose first failed rank exited with `exit_code`, or by `signal` when that is
 // not 0.

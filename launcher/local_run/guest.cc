@@ -112,7 +112,7 @@ int Guest::Finish(const absl::StatusOr<JobStatus>& ended, int signals, bool lost
   } else {
     renderer_.Error(why);
   }
-  return renderer_.Finish("", lost ? kExitFailure : ExitCodeOf(ended.status()));
+  return renderer_.Finish("", lost ? kExitFailure : ExitCodeOf(ended.status(), Input::kJobFile));
 }
 
 absl::StatusOr<JobStatus> Guest::RunJob() {

@@ -509,7 +509,7 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
     return ShowEnd(status, ExitCodeOfJob(status));
   }
   renderer_.Finish("", kExitOk);
-  int code = ExitCodeOf(ended.status());
+  int code = ExitCodeOf(ended.status(), Input::kJobFile);
   std::string why(ended.status().message());
   if (signals > 0) {
     code = kExitInterrupted;

@@ -9,7 +9,6 @@
 #include "common/status.h"
 #include "coordinator/client/default_address.h"
 #include "coordinator/client/token.h"
-#include "launcher/cli/exit_codes.h"
 #include "launcher/local_run/submission.h"
 
 namespace lockstep::launcher {
@@ -35,10 +34,10 @@ absl::StatusOr<std::unique_ptr<coordinator::Client>> Connect(const CoordinatorAr
   return coordinator::Client::Create(options);
 }
 
-int Complain(const absl::Status& status) {
+int Complain(const absl::Status& status, Input input) {
   const std::string text = PrintableLines(std::string(status.message()));
   std::cerr << (IsDiagnostics(status) ? text : absl::StrCat("error: ", text, "\n"));
-  return ExitCodeOf(status);
+  return ExitCodeOf(status, input);
 }
 
 }  // namespace lockstep::launcher

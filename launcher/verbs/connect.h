@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "coordinator/client/client.h"
 #include "launcher/cli/arguments.h"
+#include "launcher/cli/exit_codes.h"
 
 namespace lockstep::launcher {
 
@@ -27,8 +28,8 @@ absl::StatusOr<coordinator::ClientOptions> ClientOptionsOf(const CoordinatorArgs
 absl::StatusOr<std::unique_ptr<coordinator::Client>> Connect(const CoordinatorArgs& args);
 
 // Prints "error: ..." on stderr, or a job file's diagnostics as they are, safe for a terminal, and
-// returns the exit code for `status`.
-int Complain(const absl::Status& status);
+// returns the exit code for `status` (ExitCodeOf).
+int Complain(const absl::Status& status, Input input = Input::kCommandLine);
 
 }  // namespace lockstep::launcher
 

@@ -118,7 +118,7 @@ int FollowSubmitted(const SubmitArgs& args, const coordinator::ClientOptions& co
   } else {
     renderer.Error(std::string(WithoutFollower(ended.status()).message()));
   }
-  const int code = renderer.Finish("", ExitCodeOf(ended.status()));
+  const int code = renderer.Finish("", ExitCodeOf(ended.status(), Input::kJobFile));
   shown = true;
   return code;
 }
@@ -314,7 +314,7 @@ int AwaitAll(coordinator::Client* client, const std::vector<SubmitJobResponse>& 
 
 int RunVerb(const SubmitArgs& args) {
   absl::StatusOr<std::vector<SubmitJobRequest>> requests = MakeRequests(args);
-  if (!requests.ok()) return Complain(requests.status());
+  if (!requests.ok()) return Complain(requests.status(), Input::kJobFile);
   auto options = ClientOptionsOf(args.coordinator);
   if (!options.ok()) return Complain(options.status());
   // Also for who fetches the model when a job that was followed for long has ended.
@@ -323,7 +323,7 @@ int RunVerb(const SubmitArgs& args) {
   StopSignals::Block();
   const auto client = coordinator::Client::Create(*options);
   const auto jobs = ShipAndSubmit(args, *options, client.get(), *requests);
-  if (!jobs.ok()) return Complain(jobs.status());
+  if (!jobs.ok()) return Complain(jobs.status(), Input::kJobFile);
   const std::string id = Printable(jobs->front().job_id());
   if (!args.common.quiet) {
     std::cerr << "submitted as " << id;

@@ -98,7 +98,7 @@ bool IsTrained(const JobSpec& spec) {
 // Returns 0, or the exit code after its errors were shown.
 int LoadJob(const JobArgs& args, JobSpec* spec) {
   absl::StatusOr<job::LoadResult> loaded = LoadGoodJob(args, Counted::kByCoordinator);
-  if (!loaded.ok()) return Complain(loaded.status());
+  if (!loaded.ok()) return Complain(loaded.status(), Input::kJobFile);
   *spec = std::move(loaded->spec);
   return IsTrained(*spec) ? kExitOk : kExitBadJobFile;
 }
@@ -119,12 +119,12 @@ absl::StatusOr<job::LoadResult> LoadPlanned(PlanArgs args) {
 
 int RunVerb(const PlanArgs& args) {
   absl::StatusOr<job::LoadResult> job = LoadPlanned(args);
-  if (!job.ok()) return Complain(job.status());
+  if (!job.ok()) return Complain(job.status(), Input::kJobFile);
   if (!job->ok()) {
     std::cerr << job->FormatErrors();
     return kExitBadJobFile;
   }
-  if (!job->admission.ok()) return Complain(job->admission);
+  if (!job->admission.ok()) return Complain(job->admission, Input::kJobFile);
   if (!IsTrained(job->spec)) return kExitBadJobFile;
   for (const std::string& warning : job->warnings) std::cerr << "warning: " << warning << "\n";
   OfflineRequest request;

@@ -86,10 +86,7 @@ int Create(const TokenArgs& args, const coordinator::ClientOptions& options) {
         absl::StrCat(made.status().message(), "; a token that nobody has may have been made: look ",
                      "for it with `launcher token list`, and revoke it")));
   }
-  if (!made.ok()) {  // no job file is wrong, but what was typed
-    const int code = Complain(made.status());
-    return absl::IsInvalidArgument(made.status()) ? kExitUsage : code;
-  }
+  if (!made.ok()) return Complain(made.status());
   std::cerr << "token " << made->info().id() << " of " << Printable(made->info().user())
             << " with the role " << args.role << "; expires: " << ExpiryOf(made->info())
             << ". It is a secret, and not shown again.\n";

@@ -64,7 +64,7 @@ int Validate(const ValidateArgs& args, std::ostream& out, std::ostream& err) {
     } else {
       err << "error: " << PrintableLines(error.message) << "\n";
     }
-    return ExitCodeOf(refused);
+    return ExitCodeOf(refused, Input::kJobFile);
   }
   std::vector<std::string> warnings = result->warnings;
   for (std::string& warning : WarningsOf(result->spec)) warnings.push_back(std::move(warning));

@@ -93,6 +93,10 @@ class Users(harness.ProgramTest):
         self.verb(ann, "submit", "--no-follow", job)
         wait_until(lambda: json.loads(self.verb(ann, "list", "-o", "json"))["jobs"][0]["state"] == "RUNNING", 20,
                    "the job runs")
+        # No job file is wrong, but what was typed.
+        for wrong in (["scale", "tiny", "2"], ["drain", "nowhere", f"--reason={'x' * 1100}"]):
+            code, _, err = self.launch(*wrong, f"--coordinator={self.address}")
+            self.assertEqual(code, 2, err)
         # No command line shows a secret, and workers do not get the node's.
         secrets = []
         for path in (ann, bob, olga, node):

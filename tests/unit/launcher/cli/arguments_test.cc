@@ -525,15 +525,16 @@ TEST(Arguments, EveryMistakeIsExplained) {
 }
 
 TEST(ExitCodes, TableAndMappingAndDocumentAgree) {
-  EXPECT_EQ(ExitCodeOf(absl::OkStatus()), 0);
-  EXPECT_EQ(ExitCodeOf(absl::InvalidArgumentError("")), 3);
-  EXPECT_EQ(ExitCodeOf(absl::UnavailableError("")), 4);
-  EXPECT_EQ(ExitCodeOf(absl::ResourceExhaustedError("")), 5);
-  EXPECT_EQ(ExitCodeOf(absl::FailedPreconditionError("")), 5);
-  EXPECT_EQ(ExitCodeOf(absl::PermissionDeniedError("")), 5);
-  EXPECT_EQ(ExitCodeOf(absl::UnauthenticatedError("")), 5);
-  EXPECT_EQ(ExitCodeOf(absl::CancelledError("")), 130);
-  EXPECT_EQ(ExitCodeOf(absl::InternalError("")), 1);
+  EXPECT_EQ(ExitCodeOf(absl::OkStatus(), Input::kCommandLine), 0);
+  EXPECT_EQ(ExitCodeOf(absl::InvalidArgumentError(""), Input::kJobFile), 3);
+  EXPECT_EQ(ExitCodeOf(absl::InvalidArgumentError(""), Input::kCommandLine), 2);
+  EXPECT_EQ(ExitCodeOf(absl::UnavailableError(""), Input::kCommandLine), 4);
+  EXPECT_EQ(ExitCodeOf(absl::ResourceExhaustedError(""), Input::kCommandLine), 5);
+  EXPECT_EQ(ExitCodeOf(absl::FailedPreconditionError(""), Input::kCommandLine), 5);
+  EXPECT_EQ(ExitCodeOf(absl::PermissionDeniedError(""), Input::kCommandLine), 5);
+  EXPECT_EQ(ExitCodeOf(absl::UnauthenticatedError(""), Input::kCommandLine), 5);
+  EXPECT_EQ(ExitCodeOf(absl::CancelledError(""), Input::kCommandLine), 130);
+  EXPECT_EQ(ExitCodeOf(absl::InternalError(""), Input::kCommandLine), 1);
   EXPECT_EQ(ExitCodeOfRank(7, 0), 7);
   EXPECT_EQ(ExitCodeOfRank(0, 9), 137);
   std::ifstream in(LOCKSTEP_SOURCE_DIR "/docs/exit_codes.md");
