@@ -81,6 +81,7 @@ class Rules {
   void CheckBoundsOfWorkers(int64_t workers);
   void CheckTraining();
   void CheckGuesses();
+  void CheckContext();
   void CheckSchedule();
   void CheckControls();
   void CheckRecompute();
@@ -236,6 +237,7 @@ void Rules::CheckTraining() {
                                             Suggest(precision, supported, "known are")));
   }
   CheckGuesses();
+  CheckContext();
   CheckPrecision();
   CheckZero();
   CheckSchedule();
@@ -311,6 +313,21 @@ void Rules::CheckGuesses() {
     Error({"train.data.text.masked"},
           "'train.data.text.masked' is for bert, gpt guesses the next byte: leave it out");
   }
+}
+
+// Each position of a sample has its row in the model's table. How long samples of other data are
+// their files say.
+void Rules::CheckContext() {
+  const Model& model = spec_.train().model();
+  const Data& data = spec_.train().data();
+  const bool gpt = model.has_gpt();
+  const int64_t context = gpt ? model.gpt().context() : model.bert().context();
+  const int64_t length = data.has_text() ? data.text().length() : data.tokens().length();
+  if (context == 0 || context >= length) return;
+  const std::string path = absl::StrCat("train.model.", gpt ? "gpt" : "bert", ".context");
+  Error({path}, absl::StrCat("'", path, "' ", context, " is below the ", length,
+                             " tokens of a sample; raise it, or lower 'train.data.",
+                             data.has_text() ? "text" : "tokens", ".length'"));
 }
 
 // A device that is "auto" may be either.

@@ -380,6 +380,24 @@ TEST(JobErrors, ModelsThatSeeWhatTheyAreToGuess) {
   EXPECT_EQ(errors("gpt", "tokens: {}"), "");
 }
 
+TEST(JobErrors, SamplesThatAreLongerThanTheModelsContext) {
+  const auto errors = [](const std::string& model, const std::string& data) {
+    return Errors(kGood, {"train.model={" + model + "}", "train.data={" + data + "}"});
+  };
+  EXPECT_THAT(errors("gpt: {context: 16}", "text: {path: a}"),
+              HasSubstr("'train.model.gpt.context' 16 is below the 256 tokens of a sample; raise "
+                        "it, or lower 'train.data.text.length'"));
+  EXPECT_THAT(errors("bert: {context: 16}", "text: {path: a, length: 17, masked: 0.15}"),
+              HasSubstr("'train.model.bert.context' 16 is below the 17 tokens"));
+  EXPECT_THAT(errors("gpt: {context: 16}", "tokens: {}"), HasSubstr("'train.data.tokens.length'"));
+  EXPECT_EQ(errors("gpt: {context: 16}", "text: {path: a, length: 16}"), "");
+  EXPECT_EQ(errors("gpt: {context: 300}", "text: {path: a}"), "");
+  EXPECT_EQ(errors("gpt: {context: 16}",
+                   "npy: {inputs: a, labels: b, test_inputs: c, "
+                   "test_labels: d, vocab: 9}"),
+            "");
+}
+
 TEST(JobErrors, EveryKindOfTraining) {
   const std::vector<Case> cases = {
       {"train.shards=3",
