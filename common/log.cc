@@ -12,16 +12,20 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/civil_time.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/fd.h"
+#include "common/log_dates.h"
 #include "common/log_environment.h"
 #include "common/printable.h"
 
@@ -52,6 +56,18 @@ absl::Mutex& PrefixMutex() {
 std::string& Prefix() {
   static std::string* const prefix = new std::string;
   return *prefix;
+}
+
+// Guarded by PrefixMutex. Without a value: lines have no dates.
+std::optional<LogCalendar>& Calendar() {
+  static auto* const calendar = new std::optional<LogCalendar>;
+  return *calendar;
+}
+
+// Made once, and not looked up for each line. ThreadSanitizer sees this, and not what Abseil does.
+absl::TimeZone Zone() {
+  static const absl::TimeZone zone = absl::LocalTimeZone();
+  return zone;
 }
 
 // So long of each second threads wait, all together, for who reads slowly.
@@ -161,20 +177,30 @@ void SetLogPrefix(const std::string& prefix) {
   Prefix() = prefix;
 }
 
+void LogDates() {
+  absl::MutexLock lock(&PrefixMutex());
+  Calendar().emplace(Zone());
+}
+
+std::string LogCalendar::Before(absl::Time now) {
+  const absl::CivilDay day = absl::ToCivilDay(now, zone_);
+  if (std::exchange(day_, day) == day) return "";
+  return absl::FormatTime("%A, %Y-%m-%d, UTC%Ez", now, zone_);
+}
+
 void LogLine(LogLevel level, const std::string& message) {
   static const char kLetter[] = {'D', 'I', 'W', 'E'};
-  // Made once, and not looked up for each line. ThreadSanitizer sees this, and not what Abseil
-  // does.
-  static const absl::TimeZone zone = absl::LocalTimeZone();
-  std::string prefix;
+  const absl::Time now = absl::Now();
+  const std::string time = absl::FormatTime("%H:%M:%E3S", now, Zone());
+  std::string prefix, date;
   {
     absl::MutexLock lock(&PrefixMutex());
     if (!Prefix().empty()) prefix = absl::StrCat("[", Prefix(), "] ");
+    if (Calendar().has_value()) date = Calendar()->Before(now);
   }
-  const std::string line = absl::StrCat(std::string(1, kLetter[static_cast<int>(level)]), " ",
-                                        absl::FormatTime("%H:%M:%E3S", absl::Now(), zone), " ",
-                                        prefix, Printable(message), "\n");
-  WriteLine(line);
+  if (!date.empty()) date = absl::StrCat("I ", time, " ", date, "\n");
+  WriteLine(absl::StrCat(date, std::string(1, kLetter[static_cast<int>(level)]), " ", time, " ",
+                         prefix, Printable(message), "\n"));
 }
 
 }  // namespace lockstep

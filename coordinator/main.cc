@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "common/limits.h"
 #include "common/log.h"
+#include "common/log_dates.h"
 #include "common/log_environment.h"
 #include "common/mutex_checks.h"
 #include "common/openssl_at_exit.h"
@@ -59,6 +60,7 @@ int Main(int argc, char** argv) {
     return 2;
   }
   if (flags->done) return Written(0);
+  if (!flags->parent_death) LogDates();  // else it is part of a run, whose output is short
   if (flags->parent_death) {
     // The parent may have ended before the request was made, so it is looked at again after it.
     const int before = flags->parent != 0 ? flags->parent : getppid();

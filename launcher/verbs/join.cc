@@ -16,6 +16,7 @@
 #include "common/available_cpus.h"
 #include "common/limits.h"
 #include "common/log.h"
+#include "common/log_dates.h"
 #include "common/printable.h"
 #include "common/service_manager.h"
 #include "common/status.h"
@@ -84,6 +85,7 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
 }  // namespace
 
 int RunJoin(const JoinArgs& args, Spawner* spawner) {
+  LogDates();
   Leaving leaving;
   if (const auto filter = InterfaceFilter::Parse(args.interfaces); !filter.ok()) {
     std::cerr << "error: --interfaces: " << Printable(std::string(filter.status().message()))

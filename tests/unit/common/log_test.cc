@@ -7,7 +7,9 @@
 
 #include <string>
 
+#include "absl/time/time.h"
 #include "common/fd.h"
+#include "common/log_dates.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -79,6 +81,30 @@ TEST(LogTest, APipeThatNobodyReadsKeepsNobodyAndWhatIsMissingIsSaid) {
   EXPECT_THAT(after, AllOf(HasSubstr("[3 log lines are missing here: nobody read them]\nI "),
                            HasSubstr("read again\nI "), EndsWith(" and again\n")));
   EXPECT_THAT(after, Not(HasSubstr("lost")));
+}
+
+TEST(LogTest, ALineWithTheDateComesBeforeTheFirstLineOfADay) {
+  const absl::TimeZone zone = absl::FixedTimeZone(60 * 60);
+  LogCalendar calendar(zone);
+  const absl::Time evening = absl::FromCivil(absl::CivilSecond(2026, 11, 30, 23, 59, 59), zone);
+  EXPECT_EQ(calendar.Before(evening), "Monday, 2026-11-30, UTC+01:00");
+  EXPECT_EQ(calendar.Before(evening), "");
+  EXPECT_EQ(calendar.Before(evening + absl::Seconds(1)), "Tuesday, 2026-12-01, UTC+01:00");
+  EXPECT_EQ(calendar.Before(evening + absl::Hours(23)), "");
+  // The clock was set back.
+  EXPECT_EQ(calendar.Before(evening), "Monday, 2026-11-30, UTC+01:00");
+}
+
+TEST(LogDeathTest, DatesAreInTheLogOfWhoAsksForThem) {
+  const auto log = [](bool dates) {
+    if (dates) LogDates();
+    LogLine(LogLevel::kWarning, "a line");
+    ::_exit(0);
+  };
+  EXPECT_EXIT(log(false), testing::ExitedWithCode(0), "^W [0-9:.]+ a line\n$");
+  EXPECT_EXIT(
+      log(true), testing::ExitedWithCode(0),
+      "^I [0-9:.]+ [A-Z][a-z]+, [0-9]+-[0-9]+-[0-9]+, UTC[-+][0-9:]+\nW [0-9:.]+ a line\n$");
 }
 
 }  // namespace
