@@ -75,7 +75,7 @@ Takes jobs, finds them nodes, and keeps their workers together.
   --log-level LEVEL    debug, info, warning or error (default info)
   --version, --help
 
-Exit codes: 0 stopped by SIGTERM or SIGINT; 1 could not start; 2 usage; 3 the journal has failed, and
+Exit codes: 0 stopped by SIGTERM, SIGINT or SIGHUP; 1 could not start; 2 usage; 3 the journal has failed, and
 another coordinator is to be started, which goes on from what is on the disk.
 )";
 

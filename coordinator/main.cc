@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `coordinator`: flags and wiring.
-// Exit codes: 0 stopped by SIGTERM or SIGINT; 1 could not start (the address is in use or not
-// allowed, the token file cannot be read, the journal is in use, damaged or cannot be written);
+// Exit codes: 0 stopped by SIGTERM, SIGINT or SIGHUP; 1 could not start (the address is in use or
+// not allowed, the token file cannot be read, the journal is in use, damaged or cannot be written);
 // 2 usage; 3 the journal has failed while it served. With --store the loss of the lead, or of etcd,
 // is no end: the coordinator stands by again.
 #include <pthread.h>
@@ -41,6 +41,11 @@ void RaiseFileLimit() {
   }
 }
 
+bool IsIgnored(int signal) {
+  struct sigaction action {};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 // `code`, or 1 where what was asked for could not be written.
 int Written(int code) {
   if (code != 0 || std::cout.flush()) return code;
@@ -71,7 +76,8 @@ int Main(int argc, char** argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGUSR1);  // from other threads (serve.h)
+  if (!IsIgnored(SIGHUP)) sigaddset(&signals, SIGHUP);  // else it is started by nohup(1)
+  sigaddset(&signals, SIGUSR1);                         // from other threads (serve.h)
   // Before any thread starts, so that all of them inherit it.
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);

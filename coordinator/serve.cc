@@ -102,7 +102,7 @@ void TellServing(Flags& flags, const std::string& address) {
 
 void TellStopping(int signal) {
   TellServiceManager("STOPPING=1");
-  LS_LOG_INFO << "stopping: " << (signal == SIGINT ? "SIGINT" : "SIGTERM");
+  LS_LOG_INFO << "stopping: SIG" << ::sigabbrev_np(signal);
 }
 
 int Complain(const absl::Status& status) {

@@ -5,6 +5,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import stat
 import tempfile
 import unittest
@@ -36,6 +37,21 @@ class Access(harness.ProgramTest):
         child.terminate()
         self.assertEqual(self.finish(child, 10)[0], 0)
         self.assertFalse(os.path.exists(socket))
+
+    def test_a_terminal_that_closes_stops_it_as_sigterm_does(self):
+        child, _ = self.start_coordinator()
+        child.send_signal(signal.SIGHUP)
+        code, _, err = self.finish(child)
+        self.assertEqual(code, 0, err)
+        self.assertIn("stopping: SIGHUP\n", err)
+        self.assertRegex(err, r"\AI \S+ [A-Z][a-z]+, \d{4}-\d\d-\d\d, UTC\S+\n")
+        # nohup
+        child, address = self.start_coordinator(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        child.send_signal(signal.SIGHUP)
+        code, _, err = self.launch("list", f"--coordinator={address}")
+        self.assertEqual(code, 0, err)
+        child.terminate()
+        self.assertIn("stopping: SIGTERM\n", self.finish(child)[2])
 
     def test_a_job_runs_over_tcp_with_a_token(self):
         _, address = self.start_coordinator("--state-dir=state", listen="127.0.0.1:0")
