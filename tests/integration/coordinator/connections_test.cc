@@ -375,7 +375,7 @@ TEST_F(ConnectionsTest, AFollowerIsRenewedAndGoesOnWhenItsFirstCertificateHasExp
   ASSERT_NE(shown.renewed->Get(), "") << followed;
   Clock::Real()->Sleep(ends + absl::Seconds(1) - Clock::Real()->Now());
   EXPECT_EQ(Client::Create({shown.address, shown.token})->GetCluster(kPatience).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+            absl::StatusCode::kUnauthenticated);
   options_.listen = server_->address();
   server_.reset();
   Start();

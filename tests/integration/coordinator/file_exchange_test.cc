@@ -118,7 +118,7 @@ TEST_F(FileExchangeTest, PiecesComeInOrderToWhoHasTheTicket) {
     EXPECT_EQ(guessed->Finish().code(), absl::StatusCode::kPermissionDenied);
     const auto stranger = FileStream::Open({server_->address(), "another token"});
     stranger->Write(Piece(asked.ticket(), "evil"));
-    EXPECT_EQ(stranger->Finish().code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_EQ(stranger->Finish().code(), absl::StatusCode::kUnauthenticated);
   }
   const auto stream = FileStream::Open(Me());
   std::vector<std::string> sent;

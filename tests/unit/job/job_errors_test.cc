@@ -393,7 +393,7 @@ TEST(JobErrors, SamplesThatAreLongerThanTheModelsContext) {
   EXPECT_EQ(errors("gpt: {context: 16}", "text: {path: a, length: 16}"), "");
   EXPECT_EQ(errors("gpt: {context: 300}", "text: {path: a}"), "");
   EXPECT_EQ(errors("gpt: {context: 16}",
-                   "npy: {inputs: a, labels: b, test_inputs: c, "
+                   "npy: {train_inputs: a, train_labels: b, test_inputs: c, "
                    "test_labels: d, vocab: 9}"),
             "");
 }
