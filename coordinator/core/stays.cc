@@ -22,15 +22,15 @@ void StayInstead(Slot& stays, Slot& instead) {
 }
 
 // When only places that were given up hold the state, one of them stays for a newcomer, or for one
-// that waits for a node with room: those who are to leave may be all that there is. Returns whether
-// one stays.
+// that waits for a node with room: those who are to leave may be all that there is. A member that
+// has yet to copy the state holds none. Returns whether one stays.
 bool KeepAHolder(Job& job) {
   if (IsCommand(job)) return false;
   Slot *holder = nullptr, *newcomer = nullptr, *unplaced = nullptr;
   for (Slot& slot : job.slots) {
     if (slot.works() && slot.unplaced()) unplaced = &slot;
     if (slot.vacant() || !Able(job, *slot.worker)) continue;
-    const bool holds = IsMember(job, *slot.worker);
+    const bool holds = slot.worker->ready->committed_step() > 0;
     if (slot.works() && holds) return false;
     if (!slot.wanted && holds && holder == nullptr) holder = &slot;
     if (slot.works() && !holds) newcomer = &slot;
