@@ -107,9 +107,11 @@ void BlameNodes(Context& context, Job& job) {
     });
     if (!begins) continue;
     exclusion.suspected = false;
+    // What one user's jobs want may be on one node alone by that user's mistake.
+    const std::string& user = job.request.user();
     NoteNodeFailure(context, id,
                     absl::StrCat("job ", job.id, " could not begin there, and did elsewhere"),
-                    job.id);
+                    user.empty() ? job.id : absl::StrCat("jobs of ", user));
   }
 }
 

@@ -32,7 +32,7 @@ struct TrustRules {
 struct NodeFailure {
   absl::Time time = absl::InfinitePast();
   std::string what;    // in words that all users may see
-  std::string job_id;  // whose workers could not begin; empty: the node failed by itself
+  std::string job_id;  // whose workers could not begin, or all of a user's; empty: the node's own
 };
 
 struct NodeTrust {
