@@ -406,7 +406,7 @@ void Checker::CheckSameGeneration(const std::string& job_id, const Generation& o
                     other_names));
 }
 
-int64_t Checker::StartOf(const std::string& job_id, const Generation& generation,
+int64_t Checker::StartOf(const Generation& generation,
                          const std::vector<const WorkerProcess*>& members) {
   const int64_t start = generation.start_step();
   for (const WorkerProcess* member : members) {

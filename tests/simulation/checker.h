@@ -92,8 +92,7 @@ class Checker {
   void CheckSameGeneration(const std::string& job_id, const Generation& one,
                            const Generation& other);
   // The step after which a generation with these members begins.
-  int64_t StartOf(const std::string& job_id, const Generation& generation,
-                  const std::vector<const WorkerProcess*>& members);
+  int64_t StartOf(const Generation& generation, const std::vector<const WorkerProcess*>& members);
   // A generation begins after this step, of its members or of a checkpoint.
   void OnEnter(const std::string& job_id, int64_t generation, int64_t step);
   void OnCommit(const WorkerProcess& worker, int64_t generation, int64_t before, int64_t step);

@@ -66,7 +66,7 @@ void Group::Join(std::shared_ptr<WorkerProcess> worker) {
 void Group::Begin() {
   std::vector<const WorkerProcess*> members;
   for (const Place& place : places_) members.push_back(place.worker.get());
-  start_ = world_->checker.StartOf(job_id_, *generation_, members);
+  start_ = world_->checker.StartOf(*generation_, members);
   const bool nobody = std::none_of(members.begin(), members.end(),
                                    [](const WorkerProcess* w) { return w->has_state(); });
   if (nobody) {
