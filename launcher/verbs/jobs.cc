@@ -240,6 +240,7 @@ absl::Status ShipWorkdirs(coordinator::PackagesClient* client, const std::atomic
     const std::string folder = request.spec().workdir();
     const auto known = shipped.find(folder);
     if (known != shipped.end()) {
+      if (known->second != folder) request.set_workdir(folder);
       request.mutable_spec()->set_workdir(known->second);
       continue;
     }

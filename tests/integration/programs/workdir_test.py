@@ -69,6 +69,15 @@ class Workdir(Nodes):
         self.assertEqual(self.ended(self.submit(path))["state"], "SUCCEEDED")
         self.assertEqual(len(os.listdir(os.path.join(self.journal, "packages"))), 2)
 
+    def test_each_element_of_an_array_knows_the_jobs_own_workdir(self):
+        self.join("one", 2)
+        out = self.ask("submit", "--no-follow", "-o", "json", "--array=0-1", self.job_file())
+        for line in out.splitlines():
+            job = json.loads(line)["job"]
+            self.assertEqual(self.ended(job)["state"], "SUCCEEDED")
+            with open(os.path.join(self.run_of(job), "job.yaml"), encoding="utf-8") as file:
+                self.assertRegex(file.read(), "(?m)^workdir: code$")
+
     def test_what_cannot_be_sent_is_refused_before_it_is_submitted(self):
         path = self.job_file()
         os.symlink("/etc", os.path.join(self.dir, "code/etc"))
