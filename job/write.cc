@@ -208,6 +208,7 @@ std::string ToYaml(const JobSpec& spec) {
   JobSpec written = spec;
   if (!spec.resources().nproc_by().empty()) {
     // They are counted anew, and bounds are meant of what comes of that.
+    if (!IsUncounted(spec)) written.mutable_resources()->set_nproc_per_node(1);  // the default
     written.mutable_resources()->clear_ranks_per_node();
   } else {
     // Bounds that flags are beyond are written as they are meant then.

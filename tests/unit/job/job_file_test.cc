@@ -456,6 +456,19 @@ TEST(JobFile, CountedWorkersAreWrittenAsWhatCountsThem) {
   EXPECT_EQ(again.spec.resources().nproc_by(), "gpu");
   EXPECT_EQ(again.spec.resources().nodes(), 2);
   EXPECT_EQ(again.spec.elastic().min_workers(), 5);
+  // Also where as many on each host as on the fullest one would be more than the shards.
+  const JobSpec asked =
+      Load(std::string("resources: {nproc_per_node: gpu, nodes: 2}\n") + kTrain + "  shards: 4\n");
+  JobSpec uneven = asked;
+  ASSERT_TRUE(SetCounted({3, 1}, "cuda", &uneven).ok());
+  const LoadResult whole = ParseJob(ToYaml(uneven), "x.yaml", {});
+  ASSERT_TRUE(whole.ok()) << whole.FormatErrors();
+  EXPECT_EQ(whole.spec.resources().nproc_per_node(), asked.resources().nproc_per_node());
+  EXPECT_TRUE(IsUncounted(whole.spec));
+  // What was not counted stays as it was asked for.
+  const JobSpec both = Load(std::string("resources: {nproc_by: gpu, nproc_per_node: 4}\n") +
+                            kTrain + "  shards: 4\n");
+  EXPECT_EQ(Load(ToYaml(both)).resources().nproc_per_node(), 4);
 }
 
 TEST(JobFile, WhatIsWrittenInAListWinsOverDefaults) {
