@@ -75,8 +75,7 @@ absl::StatusOr<ArraySamples> InputsOf(const std::string& path, const NpySource& 
 }
 
 // Checks that bytes of the test split's inputs, which are of `type`, are divided by 255 as those of
-// the training split are, where these are there. Not for a model, which says itself what is
-// divided.
+// the training split are, where these are named and there.
 absl::Status CheckUnits(const NpySource& source, NpyType type) {
   if (source.raw_bytes || source.train_inputs.empty()) return absl::OkStatus();
   const auto trained = NpyArray::Open(source.train_inputs);
@@ -103,7 +102,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenNpy(const NpySource& source, Split 
   }
   if (source.vocab > 0) return OpenNpyTokens(source, split);
   LS_ASSIGN_OR_RETURN(ArraySamples samples, InputsOf(inputs, source));
-  if (!train && source.classes == 0) LS_RETURN_IF_ERROR(CheckUnits(source, samples.type));
+  if (!train) LS_RETURN_IF_ERROR(CheckUnits(source, samples.type));
   LS_ASSIGN_OR_RETURN(samples.labels, LabelsOf(labels));
   samples.classes = source.classes > 0 ? source.classes : ClassesOf(samples.labels);
   if (!train && source.classes == 0 && !source.train_labels.empty()) {

@@ -19,12 +19,8 @@ absl::Status AnswerEval(const EvalRequest& request, bool json) {
   LS_ASSIGN_OR_RETURN(
       const std::unique_ptr<SavedModel> model,
       SavedModel::Open(request.model(), request.threads(), request.device(), other ? wanted : 0));
-  const Data& data = other ? request.data().train().data() : model->config().data();
-  LS_ASSIGN_OR_RETURN(
-      const std::unique_ptr<data::Dataset> dataset,
-      OpenTestSplit(data, other ? request.data().train().seed() : model->config().seed(),
-                    other ? request.data().workdir() : model->config().workdir(),
-                    model->takes_raw_bytes(), model->config().classes()));
+  LS_ASSIGN_OR_RETURN(const std::unique_ptr<data::Dataset> dataset,
+                      model->OpenTestSplit(other ? &request.data() : nullptr));
   const absl::Time start = Clock::Real()->Now();
   // As in training: losses in block order in fp64, counts as integers.
   double loss = 0;

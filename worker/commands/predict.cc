@@ -57,15 +57,11 @@ const Data& DataOf(const PredictRequest& request, const SavedModel& model) {
 
 absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& request,
                                                           const SavedModel& model) {
-  const Data& data = DataOf(request, model);
   if (request.inputs().empty()) {
-    const bool other = request.has_data();
-    return OpenTestSplit(data, other ? request.data().train().seed() : model.config().seed(),
-                         other ? request.data().workdir() : model.config().workdir(),
-                         model.takes_raw_bytes(), model.config().classes());
+    return model.OpenTestSplit(request.has_data() ? &request.data() : nullptr);
   }
   Train train;
-  *train.mutable_data() = data;
+  *train.mutable_data() = DataOf(request, model);
   LS_ASSIGN_OR_RETURN(const data::Source source, DataSource(train));
   data::NpySource like = NormalisationOf(source, model.config());
   like.raw_bytes = model.takes_raw_bytes();

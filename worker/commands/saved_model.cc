@@ -247,19 +247,11 @@ absl::Status SavedModel::ForEachBlock(const data::Dataset& dataset, const BlockR
   return reader->ForEach({}, run);
 }
 
-absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, uint64_t seed,
-                                                             const std::string& workdir,
-                                                             bool raw_bytes, int64_t classes) {
-  Train train;
-  *train.mutable_data() = data;
-  train.set_seed(seed);
-  LS_ASSIGN_OR_RETURN(data::Source source, DataSource(train));
-  if (auto* const npy = std::get_if<data::NpySource>(&source)) npy->raw_bytes = raw_bytes;
-  if (auto* const idx = std::get_if<data::IdxSource>(&source)) idx->raw_bytes = raw_bytes;
-  // A model knows them, and needs no file that it learnt from.
-  if (auto* const npy = std::get_if<data::NpySource>(&source)) npy->classes = classes;
-  if (auto* const idx = std::get_if<data::IdxSource>(&source)) idx->classes = classes;
-  if (auto* const csv = std::get_if<data::CsvSource>(&source)) csv->classes = classes;
+namespace {
+
+// The test split of `source`, whose relative paths are meant from `workdir`.
+absl::StatusOr<std::unique_ptr<data::Dataset>> OpenFrom(const std::string& workdir,
+                                                        const data::Source& source) {
   // A model may have come here without the folder, and its data need not lie in there.
   const int missing = workdir.empty() || ::chdir(workdir.c_str()) == 0 ? 0 : errno;
   absl::StatusOr<std::unique_ptr<data::Dataset>> dataset = data::Open(source, data::Split::kTest);
@@ -283,6 +275,36 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, u
       dataset.status().code(),
       absl::StrCat(dataset.status().message(), "; relative paths are meant from the job's workdir ",
                    workdir, ", which cannot be entered: ", std::strerror(missing)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<data::Dataset>> SavedModel::OpenTestSplit(const JobSpec* job) const {
+  Train train;
+  *train.mutable_data() = job != nullptr ? job->train().data() : config_.data();
+  train.set_seed(job != nullptr ? job->train().seed() : config_.seed());
+  LS_ASSIGN_OR_RETURN(data::Source source, DataSource(train));
+  // A model knows what its inputs and classes are, and needs no file that it learnt from.
+  if (auto* const npy = std::get_if<data::NpySource>(&source)) {
+    npy->raw_bytes = takes_raw_bytes();
+    npy->classes = config_.classes();
+    if (!config_.input_type().empty()) npy->train_inputs.clear();
+  }
+  if (auto* const idx = std::get_if<data::IdxSource>(&source)) {
+    idx->raw_bytes = takes_raw_bytes();
+    idx->classes = config_.classes();
+  }
+  if (auto* const csv = std::get_if<data::CsvSource>(&source)) csv->classes = config_.classes();
+  LS_ASSIGN_OR_RETURN(std::unique_ptr<data::Dataset> dataset,
+                      OpenFrom(job != nullptr ? job->workdir() : config_.workdir(), source));
+  const std::string type = dataset->origin().type;
+  if (config_.input_type() == "uint8" && !type.empty() && type != "uint8") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the inputs of the test split are ", type,
+                     ", and the model learnt from uint8, which are divided by 255: save them as "
+                     "uint8, from 0 to 255"));
+  }
+  return dataset;
 }
 
 }  // namespace lockstep::worker

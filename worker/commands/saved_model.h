@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "data/dataset.h"
 #include "engine/engine.h"
+#include "proto/job.pb.h"
 #include "proto/model.pb.h"
 #include "worker/setup/block_reader.h"
 
@@ -45,6 +46,12 @@ class SavedModel {
   // that are divided by 255.
   bool takes_raw_bytes() const;
 
+  // The samples of the test split of `job`'s data, null: of those that the model learnt from; no
+  // file of a training split is needed. Relative paths are meant from the job's workdir, which the
+  // process enters; empty, or not there: from where it is. Errors: those of data::Open;
+  // InvalidArgument when the model learnt from bytes, which are divided by 255, and these are none.
+  absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const JobSpec* job) const;
+
   // Runs all of `dataset` block by block. Errors: InvalidArgument (CheckFits), ResourceExhausted,
   // those of the data and of `run`.
   absl::Status ForEachBlock(const data::Dataset& dataset, const BlockReader::Run& run);
@@ -63,14 +70,6 @@ class SavedModel {
 // Checks what a model says of one sample or token. Errors: DataLoss when an output is not finite:
 // it says nothing then.
 absl::Status CheckFinite(absl::Span<const float> outputs);
-
-// The samples of a config's or a job's data. Relative paths are meant from `workdir`, which the
-// process enters; empty, or not there: from where it is. `raw_bytes` and `classes` as in
-// data::NpySource. Errors: those of data::Open.
-absl::StatusOr<std::unique_ptr<data::Dataset>> OpenTestSplit(const Data& data, uint64_t seed,
-                                                             const std::string& workdir,
-                                                             bool raw_bytes = false,
-                                                             int64_t classes = 0);
 
 }  // namespace lockstep::worker
 

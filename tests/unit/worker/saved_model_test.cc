@@ -11,6 +11,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -170,10 +171,10 @@ TEST_F(SavedModelTest, SaysWhatIsMissingOrWrong) {
   std::filesystem::create_directories(folder_ + "/run/model");
   EXPECT_THAT(std::string(SavedModel::Open(folder_ + "/run", 1, "", 50).status().message()),
               HasSubstr("its model is " + folder_ + "/run/model"));
-  Data data;
-  data.mutable_synthetic()->set_features(41);
+  JobSpec wider;
+  wider.mutable_train()->mutable_data()->mutable_synthetic()->set_features(41);
   const auto model = SavedModel::Open(folder_, 1, "", 50);
-  const auto other = OpenTestSplit(data, 0, "");
+  const auto other = (*model)->OpenTestSplit(&wider);
   EXPECT_EQ((*model)->CheckFits(**other).code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -272,6 +273,40 @@ TEST_F(InputsTest, BytesAreNumbersWhereTheModelLearntFromNumbers) {
   const auto labels = [](const std::string& lines) { return lines.substr(0, 20); };
   EXPECT_EQ(labels(Predictions(WriteNpy("s.npy", data::NpyType::kFloat64, {3, 2}, shares))),
             labels(pixels));
+}
+
+// Their units are others: the model divides bytes by 255.
+TEST_F(InputsTest, NumbersAreNoTestSplitOfAModelThatLearntFromBytes) {
+  const std::vector<std::string> inputs = Inputs();
+  WriteUntrained(ArrayJob(inputs[0]));
+  JobSpec mixed = ArrayJob(inputs[0]);
+  mixed.mutable_train()->mutable_data()->mutable_npy()->set_test_inputs(inputs[3]);
+  const char* const refused =
+      "the inputs of the test split are float32, and the model learnt from "
+      "uint8, which are divided by 255: save them as uint8";
+  EXPECT_THAT(Evaluation(mixed), HasSubstr(refused));
+  EXPECT_THAT(Evaluation(ArrayJob(inputs[3])), HasSubstr(refused));
+  PredictRequest request;
+  request.set_model(folder_);
+  *request.mutable_data() = mixed;
+  request.set_out(folder_ + "/out.jsonl");
+  EXPECT_THAT(std::string(AnswerPredict(request).message()), HasSubstr(refused));
+  // The training split's inputs are asked for nothing.
+  Npy& npy = *mixed.mutable_train()->mutable_data()->mutable_npy();
+  npy.set_test_inputs(inputs[0]);
+  npy.set_train_inputs(Write("broken.npy", "no array"));
+  EXPECT_THAT(Evaluation(mixed), HasSubstr("\"samples\":3"));
+  // But for a model of an older version, which does not say what it learnt from.
+  std::stringstream config;
+  config << std::ifstream(folder_ + "/config.json").rdbuf();
+  std::string older = config.str();
+  const std::string said = "\"input_type\":\"uint8\",";
+  ASSERT_THAT(older, HasSubstr(said));
+  Write("config.json", older.replace(older.find(said), said.size(), ""));
+  npy.set_train_inputs(inputs[0]);
+  EXPECT_THAT(Evaluation(mixed), HasSubstr("\"samples\":3"));
+  npy.set_test_inputs(inputs[3]);
+  EXPECT_THAT(Evaluation(mixed), HasSubstr("u8.npy is uint8 and " + inputs[3] + " float32"));
 }
 
 TEST_F(InputsTest, ColumnsOfATableStandAsThoseThatTheModelLearntFrom) {
