@@ -56,16 +56,23 @@ std::string_view Strip(std::string_view field) {
   return field;
 }
 
-// Returns whether a CR stands in `line`, outside quotes and not at its end: where old Macintosh
-// programs end a line.
+// Returns whether a CR stands in `line` where old Macintosh programs end a line: outside quotes,
+// and before a field. One at the end of a field is a blank, as tables that are joined side by side
+// have it.
 bool HasLineEnd(std::string_view line) {
   line = line.substr(0, line.find_last_not_of(" \t\r") + 1);
   if (line.find('\r') == std::string_view::npos) return false;
-  bool quoted = false;
-  return std::any_of(line.begin(), line.end(), [&quoted](char c) {
+  bool quoted = false, ended = false;  // `ended`: by a CR with no more than blanks behind it
+  for (const char c : line) {
+    if (c == ' ' || c == '\t' || c == '\r') {
+      if (c == '\r' && !quoted) ended = true;
+      continue;
+    }
+    if (ended && c != ',') return true;
+    ended = false;
     if (c == '"') quoted = !quoted;
-    return c == '\r' && !quoted;
-  });
+  }
+  return false;
 }
 
 // A quote in a quoted name is written twice.

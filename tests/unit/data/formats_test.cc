@@ -295,7 +295,11 @@ TEST(CsvTest, SaysWhatIsWrongWhere) {
   EXPECT_EQ(error("a,y,b,y\n1,2,3,4\n", "3"), "");
   EXPECT_THAT(error("a,b\r1,2\r3,4\r"), HasSubstr("line 1 has a CR in its middle"));
   EXPECT_THAT(error("a,b\n1,2\r3,4\n"), HasSubstr("line 2 has a CR in its middle"));
+  EXPECT_THAT(error("a,b\r\t 1,2\r\n"), HasSubstr("line 1 has a CR in its middle"));
+  EXPECT_THAT(error("1,2\r\"3\",4\n"), HasSubstr("line 1 has a CR in its middle"));
   EXPECT_EQ(error("\"a\rx\",b\r\n1,2\r\n"), "");
+  // As of two tables that lines of CR LF end, side by side.
+  EXPECT_EQ(error("a,b\r,c\r\n1,2\r,3\r\n4,5 \r\r ,6\r\n"), "");
   for (const char* mark : {"\xFF\xFE", "\xFE\xFF"}) {
     EXPECT_THAT(error((std::string(mark) + "a,b\n").c_str()), HasSubstr("UTF-16"));
   }
