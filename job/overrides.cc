@@ -87,18 +87,31 @@ bool ParsePath(int set, absl::string_view text, std::vector<Step>* path, Reporte
   return true;
 }
 
+constexpr absl::string_view kBlanks = " \t\r\n";
+
+// Returns whether `text` begins with a tag that says nothing of a value: "!", or one without a
+// value behind it.
+bool HasVainTag(absl::string_view text) {
+  if (text[0] != '!') return false;
+  const size_t end = text.find_first_of(kBlanks);
+  const size_t value = text.find_first_not_of(kBlanks, end);
+  return end == 1 || value == absl::string_view::npos || text[value] == '#';
+}
+
 // Returns where in `value`, which has been read as `node`, there begins what YAML leaves out of it:
-// a comment, or an anchor of nothing. npos: nowhere.
+// a comment, an anchor, which nothing refers to, or a tag that says nothing. npos: nowhere.
 size_t LeftOut(absl::string_view value, const YamlNode& node) {
-  if (node.kind == YamlNode::Kind::kNull) {
-    const size_t begin = value.find_first_not_of(" \t");
-    if (begin == absl::string_view::npos) return begin;
-    if (value[begin] == '#' || value[begin] == '&') return begin;
-  } else if (node.kind != YamlNode::Kind::kScalar || !node.plain) {
-    return absl::string_view::npos;
+  const bool null = node.kind == YamlNode::Kind::kNull;
+  if (!null && node.kind != YamlNode::Kind::kScalar) return absl::string_view::npos;
+  const size_t begin = value.find_first_not_of(kBlanks);
+  if (begin == absl::string_view::npos) return begin;
+  if (value[begin] == '&' || HasVainTag(value.substr(begin))) return begin;
+  if (!null && !node.plain) return absl::string_view::npos;
+  if (value[begin] == '#') return begin;
+  for (size_t at = value.find('#'); at != absl::string_view::npos; at = value.find('#', at + 1)) {
+    if (at > 0 && kBlanks.find(value[at - 1]) != absl::string_view::npos) return at;
   }
-  const size_t blank = std::min(value.find(" #"), value.find("\t#"));
-  return blank == absl::string_view::npos ? blank : blank + 1;
+  return absl::string_view::npos;
 }
 
 bool ParseSet(int set, const std::string& text, Override* parsed, Reporter* reporter) {
@@ -120,10 +133,13 @@ bool ParseSet(int set, const std::string& text, Override* parsed, Reporter* repo
   if (!document.problems.empty()) return false;
   const absl::string_view given = absl::string_view(text).substr(equals + 1);
   if (const size_t at = LeftOut(given, document.root); at != absl::string_view::npos) {
-    const bool begins = given.find_first_not_of(" \t") == at;
+    const bool begins = given.find_first_not_of(kBlanks) == at;
+    const absl::string_view before = absl::string_view(text).substr(0, equals + 1 + at);
+    const size_t line = before.rfind('\n') + 1;  // npos + 1 is the beginning
     reporter->Error(
-        {set + 1, 0, static_cast<int>(equals + 1 + at), static_cast<int>(given.size() - at)},
-        begins ? "a value that begins with '#' or '&' has to be in quotes"
+        {set + 1, static_cast<int>(std::count(before.begin(), before.end(), '\n')),
+         static_cast<int>(before.size() - line), static_cast<int>(given.size() - at)},
+        begins ? "a value that begins with '#', '&' or '!' has to be in quotes"
                : "what follows ' #' is a comment: a value that has it in it has to be in quotes");
     return false;
   }

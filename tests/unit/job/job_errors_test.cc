@@ -74,7 +74,7 @@ TEST(JobErrors, SetIsShownWithACaret) {
   EXPECT_THAT(Errors(kGood, {"profile.steps={a: b}"}), Not(HasSubstr("quotes")));
   EXPECT_EQ(Errors(kGood, {"profile.steps=\"10:\""}), "");
   EXPECT_EQ(Errors(kGood, {"run.setup=#5 of ten"}),
-            "--set: error: a value that begins with '#' or '&' has to be in quotes\n"
+            "--set: error: a value that begins with '#', '&' or '!' has to be in quotes\n"
             "      | --set run.setup=#5 of ten\n"
             "      |                 ^~~~~~~~~\n");
   EXPECT_EQ(Errors(kGood, {"name=a #5"}),
@@ -82,7 +82,19 @@ TEST(JobErrors, SetIsShownWithACaret) {
             "quotes\n"
             "      | --set name=a #5\n"
             "      |              ^~\n");
-  EXPECT_THAT(Errors(kGood, {"train.seed=&anchor"}), HasSubstr("has to be in quotes"));
+  EXPECT_EQ(Errors(kGood, {"env.A=x\n#y"}),
+            "--set: error: what follows ' #' is a comment: a value that has it in it has to be in "
+            "quotes\n"
+            "      | #y\n"
+            "      | ^~\n");
+  for (const char* lost : {"train.seed=&anchor", "env.A=&a x", "env.A= &a x", "env.A=&a !!str x",
+                           "env.A=!", "env.A=! x", "env.A=!!str", "env.A=!!str #x"}) {
+    EXPECT_THAT(Errors(kGood, {lost}), HasSubstr("has to be in quotes")) << lost;
+  }
+  for (const char* whole : {"env.A='&a x'", "env.A=!!str x", "env.A=!x", "env.A=x&a !",
+                            "env.A=x\n  y#z", "env.A=|\n #x\n", "env.A=\" #\""}) {
+    EXPECT_EQ(Errors(kGood, {whole}).find("in quotes"), std::string::npos) << whole;
+  }
   EXPECT_THAT(Errors(kGood, {"train.seed=null # not said"}), HasSubstr("is a comment"));
   for (const char* nothing : {"train.seed=", "train.seed= ", "train.seed=null", "train.seed=~"}) {
     EXPECT_EQ(Errors(kGood, {nothing}), "") << nothing;
