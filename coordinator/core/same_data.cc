@@ -42,7 +42,8 @@ std::string OtherFolder(const Worker& worker, const DataFile& here, const Worker
   std::string what = absl::StrCat("has ", here.bytes(), " files on ", worker.host, " and ",
                                   there.bytes(), " on ", first.host);
   if (here.bytes() == there.bytes()) what = "has other files or names";
-  const std::string folder = here.path() + "/";
+  // As it was written, maybe with a slash at its end.
+  const std::string folder = here.path().substr(0, here.path().find_last_not_of('/') + 1) + "/";
   if (!Lists(worker, folder) || !Lists(first, folder)) return what;
   const DataFile* const only_here = FileWithoutOther(worker, first, folder);
   const DataFile* const only_there = FileWithoutOther(first, worker, folder);
