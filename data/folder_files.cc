@@ -40,12 +40,9 @@ absl::StatusOr<std::vector<std::string>> EachOnce(std::vector<std::string> names
   for (std::string& name : names) {
     LS_ASSIGN_OR_RETURN(const bool found, Look(name, &info));
     if (!found) continue;  // it has gone meanwhile
-    // Most have one name, and where there are no links nothing else leads to them.
-    if (info.st_nlink == 1 && links.empty()) {
-      files.push_back(std::move(name));
-    } else if (there.insert(IdOf(info)).second) {
-      files.push_back(std::move(name));
-    }
+    // One with a single name is no other's, though file systems may give two of them the same id.
+    const bool first = there.insert(IdOf(info)).second;
+    if (first || info.st_nlink <= 1) files.push_back(std::move(name));
   }
   for (std::string& link : links) {
     LS_ASSIGN_OR_RETURN(const bool found, Look(link, &info));
