@@ -224,12 +224,15 @@ class Checkpointer {
   void WaitForThread();
   // Brings the checkpoint under way to an end, good or bad. Collective.
   absl::Status Settle(Communicator* communicator, absl::Time deadline);
-  // Which file is at a path: one that takes its place has another inode, or another size.
+  // Which file is at a path, as it was written: one that takes its place has another inode, and one
+  // that is written over another size, or another time.
   struct FileId {
     uint64_t device = 0;
     uint64_t inode = 0;
     int64_t size = 0;
     bool operator==(const FileId&) const = default;
+    int64_t seconds = 0;  // when it was written to last
+    int64_t nanoseconds = 0;
   };
   // Best weights that are known to be in the folder.
   struct KeptBest {

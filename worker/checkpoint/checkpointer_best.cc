@@ -80,7 +80,8 @@ absl::Status Checkpointer::CheckBestIsOurs(int64_t step, const std::string& sha2
 std::optional<Checkpointer::FileId> Checkpointer::FileAt(const std::string& path) {
   struct stat found {};
   if (::stat(path.c_str(), &found) != 0) return std::nullopt;
-  return FileId{found.st_dev, found.st_ino, found.st_size};
+  return FileId{found.st_dev, found.st_ino, found.st_size, found.st_mtim.tv_sec,
+                found.st_mtim.tv_nsec};
 }
 
 void Checkpointer::NoteKept(int64_t step, const std::string& sha256,

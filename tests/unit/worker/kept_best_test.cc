@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The best weights beside the checkpoints: what takes the place of others, and what stays.
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -195,6 +196,11 @@ TEST_F(KeptBestTest, AnotherFileInTheirPlaceIsComparedAnew) {
   });
   EXPECT_EQ(checkpointer->MatchBest(1, sha256, nullptr), checkpoint::FileMatch::kSame);
   EXPECT_EQ(reads, 0);
+  const auto written = fs::last_write_time(path);
+  const std::string damaged(fs::file_size(path), '?');
+  std::ofstream(path) << damaged;  // as cp writes over a file
+  fs::last_write_time(path, written + std::chrono::seconds(1));
+  EXPECT_EQ(checkpointer->MatchBest(1, sha256, nullptr), checkpoint::FileMatch::kOther);
   std::ofstream(path + "-") << "other weights";
   fs::rename(path + "-", path);
   EXPECT_EQ(checkpointer->MatchBest(1, sha256, nullptr), checkpoint::FileMatch::kOther);
