@@ -22,7 +22,8 @@ constexpr uint64_t kMostBytes = 1 << 16;
 struct Place {
   std::string folder;  // absolute
   std::string mount_point;
-  std::string run;  // id; empty: a version that noted none wrote it
+  std::string run;   // id; empty: a version that noted none wrote it
+  std::string real;  // the folder without links, as it was then; empty: likewise
 };
 
 // Returns `path` from the root on, without ".", ".." and a slash at its end.
@@ -34,14 +35,20 @@ std::string Absolute(const std::string& path) {
   return absolute.string();
 }
 
-// Returns whether two paths name one folder: by their words, as what is not mounted cannot be
-// looked at, or by the links on the way.
-bool IsSameFolder(const std::string& path, const std::string& other) {
-  if (Absolute(path) == Absolute(other)) return true;
-  std::error_code error, other_error;
-  const auto real = std::filesystem::weakly_canonical(Absolute(path), error);
-  const auto other_real = std::filesystem::weakly_canonical(Absolute(other), other_error);
-  return !error && !other_error && real == other_real;
+// Returns `path` without the links on the way that are there; empty: that cannot be seen.
+std::string Real(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::weakly_canonical(Absolute(path), error);
+  return error ? "" : real.string();
+}
+
+// Returns whether `folder` is the one that was noted: by their words, as what is not mounted cannot
+// be looked at, or by the links on the way, of the noted one as they were then.
+bool IsSameFolder(const Place& noted, const std::string& folder) {
+  const std::string absolute = Absolute(folder);
+  if (absolute == noted.folder || absolute == noted.real) return true;
+  const std::string real = Real(folder);
+  return !real.empty() && (real == noted.folder || real == noted.real);
 }
 
 // Returns what the run of `run_dir` has noted; nothing when it has not, or nothing that can be
@@ -55,9 +62,14 @@ std::optional<Place> PlaceOf(Storage* storage, const std::string& run_dir) {
     const auto found = whole.find(name);
     return found != whole.end() && found->is_string() ? found->get<std::string>() : "";
   };
-  Place place{text_of("folder"), text_of("mount_point"), text_of("run")};
+  Place place{text_of("folder"), text_of("mount_point"), text_of("run"), text_of("real_folder")};
   if (place.folder.empty() || place.mount_point.empty()) return std::nullopt;
   return place;
+}
+
+// Returns whether the run of that id itself noted that it has checkpoints in `folder`.
+bool IsOwn(const Place& noted, const std::string& run, const std::string& folder) {
+  return (noted.run == run || noted.run.empty()) && IsSameFolder(noted, folder);
 }
 
 // What a run says of its checkpoints that are not there any more.
@@ -84,10 +96,19 @@ absl::Status NotMounted(const std::string& folder, const Place& place, const std
 absl::Status NoteCheckpointPlace(Storage* storage, const std::string& run_dir,
                                  const std::string& run, const std::string& folder) {
   LS_ASSIGN_OR_RETURN(const std::string mount_point, storage->MountPoint(folder));
-  const json note = json::object(
-      {{"schema", 1}, {"folder", Absolute(folder)}, {"mount_point", mount_point}, {"run", run}});
+  const json note = json::object({{"schema", 1},
+                                  {"folder", Absolute(folder)},
+                                  {"real_folder", Real(folder)},
+                                  {"mount_point", mount_point},
+                                  {"run", run}});
   return WriteFileDurably(absl::StrCat(run_dir, "/", kPlaceName),
                           note.dump(1, ' ', true, json::error_handler_t::replace) + "\n");
+}
+
+std::string NotedMountPoint(Storage* storage, const std::string& run_dir, const std::string& run,
+                            const std::string& folder) {
+  const auto noted = run_dir.empty() ? std::nullopt : PlaceOf(storage, run_dir);
+  return noted.has_value() && IsOwn(*noted, run, folder) ? noted->mount_point : "";
 }
 
 absl::Status CheckNoneIsLost(Storage* storage, const std::string& run_dir, const std::string& run,
@@ -96,13 +117,12 @@ absl::Status CheckNoneIsLost(Storage* storage, const std::string& run_dir, const
   LS_ASSIGN_OR_RETURN(const std::string mounted_at, storage->MountPoint(folder));
   if (run_dir.empty()) return absl::OkStatus();
   const auto noted = PlaceOf(storage, run_dir);
-  const bool there = noted.has_value() && IsSameFolder(noted->folder, folder);
-  const bool own = there && (noted->run == run || noted->run.empty());
+  const bool own = noted.has_value() && IsOwn(*noted, run, folder);
   if (own && noted->mount_point == mounted_at) return Missed(folder, *noted, run_dir);
   if (own) return NotMounted(folder, *noted, run_dir);
   if (!earlier) return absl::OkStatus();
   const auto check = [&](const Place& place, const std::string& of) {
-    if (place.mount_point == mounted_at || !IsSameFolder(place.folder, folder)) {
+    if (place.mount_point == mounted_at || !IsSameFolder(place, folder)) {
       return absl::OkStatus();
     }
     return Annotate(NotMounted(folder, place, of), "checkpoint.resume: auto");

@@ -63,6 +63,13 @@ TEST_F(CheckpointPlaceTest, ARunMissesItsOwn) {
   const absl::Status missed = Check("/tiny-1a", /*earlier=*/false);
   EXPECT_EQ(missed.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(missed.message(), HasSubstr(folder_));
+  const auto noted = [&](const std::string& run, const std::string& folder) {
+    return NotedMountPoint(&storage_, runs_ + "/tiny-1a", run, folder);
+  };
+  EXPECT_EQ(noted("tiny-1a", folder_), "/mnt/disk");
+  EXPECT_EQ(noted("tiny-1a", folder_ + "2"), "");
+  EXPECT_EQ(noted("tiny-9z", folder_), "");
+  EXPECT_EQ(NotedMountPoint(&storage_, "", "tiny-1a", folder_), "");
 }
 
 TEST_F(CheckpointPlaceTest, AFileSystemThatIsNotMountedIsNotAnEmptyFolder) {
@@ -97,6 +104,29 @@ TEST_F(CheckpointPlaceTest, OneFolderHasSeveralPaths) {
   }
   EXPECT_FALSE(is_known(folder, runs_ + "/disk"));
   EXPECT_FALSE(is_known(folder, runs_ + "/disk/saved2"));
+}
+
+// It may be on a server that is gone, which hangs whoever looks.
+TEST_F(CheckpointPlaceTest, WhatAnotherRunNotedIsNotLookedAt) {
+  fs::create_directories(runs_ + "/disk/saved");
+  fs::create_directories(runs_ + "/elsewhere/saved");
+  const std::string link = runs_ + "/link", noted = link + "/saved";
+  const auto is_known = [&](const std::string& path) {
+    storage_.SetMountPoint("/");
+    return absl::IsUnavailable(
+        CheckNoneIsLost(&storage_, runs_ + "/tiny-2b", "tiny-2b", path, /*earlier=*/true));
+  };
+  fs::create_directory_symlink("disk", link);
+  ASSERT_TRUE(NoteCheckpointPlace(&storage_, runs_ + "/tiny-1a", "tiny-1a", noted).ok());
+  fs::remove(link);
+  fs::create_directory_symlink("elsewhere", link);
+  EXPECT_TRUE(is_known(runs_ + "/disk/saved")) << "as it was when it was noted";
+  EXPECT_FALSE(is_known(runs_ + "/elsewhere/saved"));
+  // Older versions noted the path alone.
+  std::ofstream(runs_ + "/tiny-1a/" + kPlaceName)
+      << absl::StrCat(R"({"schema":1,"folder":")", noted, R"(","mount_point":"/mnt/disk"})");
+  EXPECT_TRUE(is_known(noted));
+  EXPECT_FALSE(is_known(runs_ + "/elsewhere/saved"));
 }
 
 }  // namespace
