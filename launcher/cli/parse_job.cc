@@ -327,6 +327,12 @@ absl::StatusOr<Command> ParseChaos(const Line& line) {
   args.job.random_faults = random.value_or(0);
   args.job.chaos_seed = static_cast<uint64_t>(seed.value_or(1));
   args.job.chaos_steps = within.value_or(0);
+  if (within.has_value() && args.job.random_faults > chaos::MostDrawn(*within)) {
+    return Usage(absl::StrCat("--random ", args.job.random_faults, ": ", *within,
+                              " steps have room for at most ", chaos::MostDrawn(*within),
+                              " faults, which are two steps apart; draw fewer, or give it more "
+                              "steps with --within"));
+  }
   if (args.job.faults.empty() && args.job.random_faults == 0) {
     return Usage("'launcher chaos' needs a fault, such as --kill rank:2@step:50 or --random 3");
   }

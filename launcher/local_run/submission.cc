@@ -179,9 +179,11 @@ absl::StatusOr<std::vector<chaos::Injection>> FaultsOf(const JobArgs& args, cons
   int64_t within = args.chaos_steps > 0 ? args.chaos_steps : spec.train().steps();
   if (within < 2) within = kWithin;
   if (const int64_t most = chaos::MostDrawn(within); args.random_faults > most) {
+    const bool the_jobs = args.chaos_steps == 0 && spec.train().steps() == within;
     return absl::InvalidArgumentError(
         absl::StrCat("--random ", args.random_faults, ": ", within, " steps have room for at most ",
-                     most, " faults, which are two steps apart; give it more steps with --within"));
+                     most, " faults, which are two steps apart; draw fewer, or ",
+                     the_jobs ? "train more steps" : "give it more steps with --within"));
   }
   chaos::Drawing drawing;
   drawing.steps = within;

@@ -84,8 +84,11 @@ class BadInput(harness.ProgramTest):
     def test_no_more_faults_are_drawn_than_have_room(self):
         job = self.write("job.yaml", harness.synthetic_job())
         for within, most in ((2, 1), (40, 20)):
-            self.assert_fails(BAD_JOB, [f"{within} steps have room for at most {most} faults"],
+            self.assert_fails(USAGE, [f"{within} steps have room for at most {most} faults", "draw fewer", "--within"],
                               "chaos", "--random", str(most + 1), "--within", str(within), job)
+        out, err = self.assert_fails(BAD_JOB, ["20 steps have room for at most 10 faults", "draw fewer, or train more steps"],
+                                     "chaos", "--random", "11", job)
+        self.assertNotIn("--within", out + err)
 
     def test_a_missing_job_file(self):
         self.assert_fails(BAD_JOB, ["nowhere.yaml"], "nowhere.yaml")
