@@ -153,8 +153,10 @@ class HostFiles(HostsTest):
 
         wait_until(lambda: saved("h1") and saved("h2") and glob.glob(
             self.in_dir("runs/tiny-*/checkpoint_folder.json")), 60, "both hosts have checkpoints, which is noted")
-        for worker in self.workers_on(second):
+        stopped = self.workers_on(second)
+        for worker in stopped:
             worker.kill(signal.SIGSTOP)
+        wait_until(lambda: all(state_of(worker.pid) == "T" for worker in stopped), 30, "nobody writes there")
         shutil.rmtree(self.in_dir("only-h2/ckpt/tiny"))
         self.kill_workers()
         wait_until(lambda: re.search("goes on after step [1-9].* of the checkpoint", self.status(job)["reason"]), 60,
