@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint/candidates.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,7 +54,10 @@ absl::Status Candidates::Find() {
   if (found_.empty() && damaged_.empty()) {
     refused_ = checkpoint::CheckNoneIsLost(source_.storage, source_.run_dir, source_.identity.run,
                                            source_.folder, /*earlier=*/automatic);
-    if (absl::IsNotFound(refused_) && source_.copies.count() > 1) return absl::OkStatus();
+    const bool own = !checkpoint::NotedMountPoint(source_.storage, source_.run_dir,
+                                                  source_.identity.run, source_.folder)
+                          .empty();
+    if (own && source_.copies.count() > 1) return absl::OkStatus();
     LS_RETURN_IF_ERROR(refused_);
   }
   TellOfMissing();
@@ -67,32 +71,49 @@ absl::Status Candidates::Find() {
                                           absl::StrJoin(damaged_, "; ")));
 }
 
+OwnSaved Candidates::own() const {
+  if (!refused_.ok()) return OwnSaved::kLost;
+  const bool some = source_.newest.has_value() ||
+                    std::any_of(found_.begin(), found_.end(),
+                                [this](const FoundCheckpoint& found) { return IsOwn(found); });
+  return some ? OwnSaved::kSome : OwnSaved::kNone;
+}
+
+void Candidates::KnowOwn(OwnSaved own) {
+  own_elsewhere_ = own;
+  if (own == OwnSaved::kNone) return;
+  std::stable_partition(found_.begin(), found_.end(),
+                        [this](const FoundCheckpoint& found) { return IsOwn(found); });
+}
+
 absl::StatusOr<const FoundCheckpoint*> Candidates::Next() {
   while (next_ < found_.size()) {
     const FoundCheckpoint& found = found_[next_++];
     const checkpoint::Manifest identity = IdentityFor(found.manifest);
     evaluated_other_ = HasEvaluatedOther(found.manifest, identity);
     const std::string difference = DifferenceOf(found.manifest, identity);
-    if (difference.empty()) return &found;
-    if (!source_.reproducible) {
+    absl::Status refused;
+    if (!difference.empty() && source_.reproducible) {
+      refused = absl::InvalidArgumentError(
+          absl::StrCat("the checkpoint ", found.path, " is of another training: ", difference,
+                       "; take the job as it was, ", InsteadOf(found.manifest, source_),
+                       " (train.reproducible: false goes on with other numbers)"));
+    }
+    const bool passed = !refused.ok() || own_elsewhere_ == OwnSaved::kLost;
+    if (passed && own_elsewhere_ != OwnSaved::kNone && !IsOwn(found)) {
+      LS_LOG_WARNING << "not taken, since this run has saved checkpoints of its own: " << found.path
+                     << ", of run " << found.manifest.run;
+      refused_.Update(refused);
+      continue;
+    }
+    LS_RETURN_IF_ERROR(refused);
+    if (!difference.empty()) {
       LS_LOG_WARNING << "goes on from a checkpoint of another training (reproducible: false): "
                      << difference;
-      return &found;
     }
-    absl::Status refused = absl::InvalidArgumentError(
-        absl::StrCat("the checkpoint ", found.path, " is of another training: ", difference,
-                     "; take the job as it was, ", InsteadOf(found.manifest, source_),
-                     " (train.reproducible: false goes on with other numbers)"));
-    if (!MayHaveOwnElsewhere() || found.manifest.run == source_.identity.run) return refused;
-    LS_LOG_WARNING << "not taken, since this run has saved checkpoints of its own: " << found.path
-                   << ", of another training";
-    refused_.Update(refused);
+    return &found;
   }
   return nullptr;
-}
-
-bool Candidates::MayHaveOwnElsewhere() const {
-  return source_.copies.count() > 1 && source_.newest.has_value();
 }
 
 checkpoint::Manifest Candidates::IdentityFor(const checkpoint::Manifest& found) const {

@@ -19,6 +19,10 @@
 
 namespace lockstep::worker {
 
+// What is known of the checkpoints that this run has saved: kSome: there are some, or were by the
+// coordinator's word; kLost: a host whose folder has none knows that it had some.
+enum class OwnSaved { kNone, kSome, kLost };
+
 class Candidates {
  public:
   // `source` outlives this; `rank` is for messages.
@@ -26,12 +30,22 @@ class Candidates {
 
   // Looks. Errors: NotFound when the user named a place where none is; InvalidArgument when the
   // job's own folder is a checkpoint; as Unreadable when some may be whole and cannot be read;
-  // those of CheckNoneIsLost. That this run's own are gone here is left to Exhausted where other
-  // hosts, which have folders of their own, may have them.
+  // those of CheckNoneIsLost. That this run's own are gone here, or on a file system that is not
+  // mounted here, is left to Exhausted where other hosts, which have folders of their own, may have
+  // them.
   absl::Status Find();
+  // What Find found out of this run's own.
+  OwnSaved own() const;
+  // Hosts have folders of their own: what is known on any of them. With kSome this run's come
+  // first; with kLost alone.
+  void KnowOwn(OwnSaved own);
+  // Returns whether this run saved it.
+  bool IsOwn(const checkpoint::FoundCheckpoint& found) const {
+    return found.manifest.run == source_.identity.run;
+  }
   // The next one to try, newest first; null: there is none. Errors: InvalidArgument when it is of
   // another job; but what another run left is passed over, and left to Exhausted, where this run
-  // has saved some that other hosts may have in folders of their own.
+  // is known to have saved some, which other hosts may have.
   absl::StatusOr<const checkpoint::FoundCheckpoint*> Next();
   // Returns whether the one that Next returned last was evaluated on other data than the job's.
   bool evaluated_other() const { return evaluated_other_; }
@@ -41,8 +55,6 @@ class Candidates {
 
  private:
   absl::Status Add(const std::string& folder, bool own_alone);
-  // Returns whether this run has saved some, and hosts have folders of their own.
-  bool MayHaveOwnElsewhere() const;
   // The job's, with its data where `found` knows its own.
   checkpoint::Manifest IdentityFor(const checkpoint::Manifest& found) const;
   // The one that the coordinator knows as the newest may be gone.
@@ -59,6 +71,7 @@ class Candidates {
   std::vector<std::string> damaged_;
   size_t next_ = 0;
   bool given_ = false;
+  OwnSaved own_elsewhere_ = OwnSaved::kNone;
   absl::Status refused_;  // for Exhausted
   bool evaluated_other_ = false;
 };

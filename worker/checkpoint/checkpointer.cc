@@ -29,6 +29,19 @@ constexpr absl::Duration kLineEvery = absl::Seconds(10);
 // For one's turn to save alone; without it the same is written twice.
 constexpr absl::Duration kTurn = absl::Seconds(30);
 
+// Returns where the folder's file system is to be mounted: as it is now, or, where there is no
+// checkpoint, as the run noted when it saved some. Empty: that cannot be seen.
+std::string MountPointOf(const Checkpointer::Settings& settings) {
+  const std::string noted = checkpoint::NotedMountPoint(settings.storage, settings.run_dir,
+                                                        settings.identity.run, settings.folder);
+  std::string now = settings.storage->MountPoint(settings.folder).value_or("");
+  if (noted.empty() || noted == now) return now;
+  const absl::StatusOr<checkpoint::FolderContents> contents =
+      checkpoint::FindCheckpoints(settings.storage, settings.folder);
+  const bool none = contents.ok() && contents->checkpoints.empty() && contents->unread.ok();
+  return none ? noted : now;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const Settings& settings) {
@@ -42,7 +55,7 @@ Checkpointer::Checkpointer(const Settings& settings, std::unique_ptr<checkpoint:
     : settings_(settings),
       snapshot_(std::move(snapshot)),
       newest_(settings.clock->Now()),
-      mount_point_(settings.storage->MountPoint(settings.folder).value_or("")),
+      mount_point_(MountPointOf(settings)),
       thread_("checkpoint", [this] {
         snapshot_->Touch(settings_.ready_bytes, [this] { return writing_.load() == 0; });
       }) {}
@@ -61,9 +74,9 @@ absl::Status Checkpointer::CheckMounted() const {
   if (mount_point_.empty()) return absl::OkStatus();
   LS_ASSIGN_OR_RETURN(const std::string now, settings_.storage->MountPoint(settings_.folder));
   if (now == mount_point_) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(
-      settings_.folder, " lies on the file system mounted at ", now, ", and lay on that of ",
-      mount_point_, " when this worker began: is that mounted?"));
+  return absl::UnavailableError(
+      absl::StrCat(settings_.folder, " lies on the file system mounted at ", now,
+                   ", and lay on that of ", mount_point_, " before: is that mounted?"));
 }
 
 std::string Checkpointer::Writer() const {

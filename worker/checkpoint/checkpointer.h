@@ -155,7 +155,8 @@ class Checkpointer {
   // Errors: those of looking.
   absl::StatusOr<std::string> FindSaved(int64_t step) const;
   const std::string& folder() const { return settings_.folder; }
-  // Checks that the folder lies on the file system on which it lay when this worker began: what is
+  // Checks that the folder lies on the file system on which it lay when this worker began, or,
+  // where it had no checkpoint then, on that on which the run noted that it had saved some: what is
   // written to another one would be hidden when that is mounted again. Errors: Unavailable; those
   // of looking. Thread-safe.
   absl::Status CheckMounted() const;
@@ -230,9 +231,9 @@ class Checkpointer {
     uint64_t device = 0;
     uint64_t inode = 0;
     int64_t size = 0;
-    bool operator==(const FileId&) const = default;
     int64_t seconds = 0;  // when it was written to last
     int64_t nanoseconds = 0;
+    bool operator==(const FileId&) const = default;
   };
   // Best weights that are known to be in the folder.
   struct KeptBest {

@@ -25,6 +25,11 @@ using checkpoint::FoundCheckpoint;
 
 constexpr int64_t kPiece = int64_t{4} << 20;
 
+constexpr int64_t kBehind = int64_t{1} << 40;  // no run has such a number
+
+// What a rank that looks has found; the least of all counts. Versions before the negative ones tell
+// of kFound instead.
+enum Looked : int32_t { kOwnLost = -2, kOwnSome = -1, kFound = 0, kMissing = 1 };
 // What a rank would take; it travels as bytes. Only those have one that write where they look. Of
 // versions before the run's hash or `evaluated_other`, which have their place in `path`, that is 0.
 struct Row {
@@ -63,7 +68,9 @@ class CopiesRestore {
       LS_RETURN_IF_ERROR(Choose());
       if (best_ < 0) return std::optional<Restored>();
       LS_ASSIGN_OR_RETURN(const bool taken, Take());
-      if (taken) return std::optional<Restored>(std::move(restored_));
+      if (!taken) continue;
+      TellOfOlder();
+      return std::optional<Restored>(std::move(restored_));
     }
   }
 
@@ -71,15 +78,21 @@ class CopiesRestore {
   size_t index(int rank) const { return static_cast<size_t>(rank); }
   const Row& RowOf(int rank) const { return rows_[index(source_.copies.WriterOf(rank))]; }
 
-  // A place that the user named need not be on each host.
+  // A place that the user named need not be on each host. What any host knows of the run's own
+  // checkpoints, all do.
   absl::Status Look() {
     absl::Status found;
     if (looks_) found = candidates_.Find();
     const bool missing = absl::IsNotFound(found);
-    int32_t misses = missing || !looks_ ? 1 : 0;
-    LS_RETURN_IF_ERROR(communicator_->AllReduce(&misses, 1, DType::kInt32, ReduceOp::kMin,
+    Looked looked = missing || !looks_ ? kMissing : kFound;
+    if (looks_ && found.ok() && candidates_.own() == OwnSaved::kSome) looked = kOwnSome;
+    if (looks_ && found.ok() && candidates_.own() == OwnSaved::kLost) looked = kOwnLost;
+    int32_t least = looked;
+    LS_RETURN_IF_ERROR(communicator_->AllReduce(&least, 1, DType::kInt32, ReduceOp::kMin,
                                                 ReduceOrder::kFixed, deadline_));
-    if (missing && misses == 0) found = absl::OkStatus();
+    if (missing && least < kMissing) found = absl::OkStatus();
+    if (least <= kOwnSome) own_ = least == kOwnLost ? OwnSaved::kLost : OwnSaved::kSome;
+    candidates_.KnowOwn(own_);
     const absl::Status told = found.ok() || !missing ? found : absl::UnavailableError("");
     LS_ASSIGN_OR_RETURN(const ReadVerdict verdict, AgreeOnReading(communicator_, told, deadline_));
     LS_RETURN_IF_ERROR(found);
@@ -117,6 +130,14 @@ class CopiesRestore {
   }
 
   absl::Status NextRow() {
+  // What the run goes on from may be of a run before it, though it has saved some itself.
+  void TellOfOlder() const {
+    if (rank_ != 0 || own_ == OwnSaved::kNone) return;
+    if (restored_.manifest.run == source_.identity.run) return;
+    LS_LOG_WARNING << "no host has a whole checkpoint of this run, which has saved some; it goes "
+                   << "on from one of run " << restored_.manifest.run;
+  }
+
     mine_ = Row{};
     const absl::StatusOr<const FoundCheckpoint*> next = candidates_.Next();
     if (!next.ok()) mine_.what = Row::kRefuse;
@@ -131,6 +152,8 @@ class CopiesRestore {
     mine_.evaluated_other = candidates_.evaluated_other() ? 1 : 0;
     std::tie(mine_.sequence, mine_.generation, mine_.step) = found.manifest.order();
     found.path.copy(mine_.path, sizeof(mine_.path) - 1);
+    // Whatever number an earlier run has on this host, those of this run come first.
+    if (own_ != OwnSaved::kNone && !candidates_.IsOwn(found)) mine_.sequence -= kBehind;
     // Folders of different runs may have checkpoints of one order.
     mine_.run = HashBytes(found.manifest.run.data(), found.manifest.run.size());
     return absl::OkStatus();
@@ -322,3 +345,4 @@ absl::StatusOr<std::optional<Restored>> RestoreFromCopies(Communicator* communic
 }
 
 }  // namespace lockstep::worker
+  OwnSaved own_ = OwnSaved::kNone;

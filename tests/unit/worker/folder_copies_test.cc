@@ -22,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
@@ -185,6 +186,76 @@ TEST_F(FolderCopiesTest, AHostThatHasLostItsCopyTakesTheStateFromThoseThatHaveTh
   EXPECT_EQ(results[1].status().code(), absl::StatusCode::kNotFound) << "nobody has any";
 }
 
+// As where a host comes without the disk on which the others save.
+TEST_F(FolderCopiesTest, AHostOnWhichTheFileSystemIsNotMountedTakesTheStateAndSavesNothing) {
+  run_dir_ = folder_ + "/run";
+  std::string state;
+  {
+    Job job = Life("ab");
+    Train(&job, 2);
+    state = job.State();
+  }
+  checkpoint::RecordingStorage mounted;
+  mounted.SetMountPoint("/mnt/disk");
+  ASSERT_TRUE(checkpoint::NoteCheckpointPlace(&mounted, run_dir_, "run", folder_ + "/b").ok());
+  fs::remove_all(folder_ + "/b");
+  Job job = Life("ab");
+  job.Look();
+  for (const auto& restored : job.Restore("auto")) ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_EQ(job.State(1), state);
+  ::testing::internal::CaptureStderr();
+  Train(&job, 1);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("and lay on that of /mnt/disk before: is that mounted?"));
+  EXPECT_THAT(StepsIn("a"), ElementsAre(3, 2));
+  EXPECT_FALSE(fs::exists(folder_ + "/b"));
+}
+
+TEST_F(FolderCopiesTest, TheRunsOwnComeBeforeThoseOfRunsBefore) {
+  std::string earlier, own;
+  {
+    Job job = Life("a", "first");
+    Train(&job, 1);
+  }
+  {
+    Job job = Life("a", "second");  // its number is higher than that of the run on the other host
+    job.Look();
+    ASSERT_TRUE(job.Restore("auto")[0].ok());
+    Train(&job, 2);
+    earlier = job.State();
+  }
+  {
+    Job job = Life("b");
+    job.TrainOn(3);
+    Train(&job, 1);
+    own = job.State();
+  }
+  EXPECT_EQ(ResumedIn("ab", own), 1);
+  fs::remove_all(folder_ + "/b");
+  const auto restore = [&] {
+    Job job = Life("ab");
+    job.Know(/*generation=*/1, /*step=*/1, /*previous_generation=*/1);
+    job.Look();
+    return job.Restore("auto");
+  };
+  // It was to appear, by the coordinator's word, and may have never done so.
+  ::testing::internal::CaptureStderr();
+  for (const auto& restored : restore()) {
+    ASSERT_TRUE(restored.ok() && restored->has_value()) << restored.status();
+    EXPECT_EQ((*restored)->manifest.run, "second");
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("no host has a whole checkpoint of this run"));
+  // It was there, by what the run noted.
+  run_dir_ = folder_ + "/run";
+  ASSERT_TRUE(
+      checkpoint::NoteCheckpointPlace(checkpoint::Storage::Disk(), run_dir_, "run", folder_ + "/b")
+          .ok());
+  const auto results = restore();
+  EXPECT_EQ(results[0].status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(results[1].status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(FolderCopiesTest, WhatAnotherTrainingLeftOnAHostDoesNotKeepTheRunFromGoingOn) {
   std::string state;
   {
@@ -200,16 +271,20 @@ TEST_F(FolderCopiesTest, WhatAnotherTrainingLeftOnAHostDoesNotKeepTheRunFromGoin
       if (saved) job.Know(/*generation=*/1, /*step=*/2, /*previous_generation=*/1);
       job.Look();
       const auto results = job.Restore("auto");
-      if (saved && letters == "ab") {
+      if (letters == "ab") {
         ASSERT_TRUE(results[1].ok() && results[1]->has_value()) << results[1].status();
         EXPECT_EQ(job.State(1), state);
         continue;
       }
       EXPECT_EQ(results[0].status().code(), absl::StatusCode::kAborted);
-      EXPECT_EQ(results[1].status().code(), absl::StatusCode::kInvalidArgument)
-          << "a run that begins, or whose own checkpoints nobody has";
+      EXPECT_EQ(results[1].status().code(), absl::StatusCode::kInvalidArgument) << "nobody has any";
     }
   }
+  Job begins = Life("ab", "a run that begins");
+  begins.Look();
+  const auto results = begins.Restore("auto");
+  EXPECT_EQ(results[0].status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(results[1].status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(FolderCopiesTest, TheBestWeightsComeWithTheState) {

@@ -176,7 +176,7 @@ TEST_F(KeptBestTest, NothingIsWrittenWhereTheFolderIsNotMountedAnyMore) {
   checkpoint::RecordingStorage* const storage = job.ranks()[0].storage.get();
   storage->SetMountPoint("/elsewhere");
   const size_t done = storage->done().size();
-  EXPECT_THAT(said_of(2), HasSubstr("when this worker began: is that mounted?"));
+  EXPECT_THAT(said_of(2), HasSubstr("before: is that mounted?"));
   EXPECT_EQ(storage->done().size(), done);
   storage->SetMountPoint("");
   EXPECT_EQ(said_of(3), "");
