@@ -217,6 +217,7 @@ class Worker {
     };
     LS_RETURN_IF_ERROR(WorkOnDisk(&board_, clock_, check));
     LS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(settings));
+    resume_.check_mounted = [this] { return checkpointer_->CheckMounted(); };
     trainer_->SaveWith(checkpointer_.get(), &resume_);
     return absl::OkStatus();
   }

@@ -34,7 +34,7 @@ class Candidates {
   // mounted here, is left to Exhausted where other hosts, which have folders of their own, may have
   // them.
   absl::Status Find();
-  // What Find found out of this run's own.
+  // Returns what Find found out of this run's own.
   OwnSaved own() const;
   // Hosts have folders of their own: what is known on any of them. With kSome this run's come
   // first; with kLost alone.

@@ -186,4 +186,21 @@ int64_t RunNumberOf(const checkpoint::Manifest& job, bool takes_over,
   return checkpoint::RunNumber(followed, job.run);
 }
 
+checkpoint::Manifest AmongRivals(const checkpoint::Manifest& job, bool takes_over,
+                                 const checkpoint::FolderContents& contents) {
+  checkpoint::Manifest own = job;
+  own.data.clear();  // numbers are given before the data is known
+  const int64_t here = RunNumberOf(own, takes_over, contents);
+  own.sequence = job.sequence == 0 ? here : std::min(job.sequence, here);
+  return own;
+}
+
+absl::Status CheckNoRivalsBest(const checkpoint::Manifest& job, bool takes_over,
+                               const std::string& folder,
+                               const checkpoint::FolderContents& contents) {
+  const checkpoint::FoundCheckpoint* const rival =
+      checkpoint::RivalOfBest(contents, AmongRivals(job, takes_over, contents));
+  return rival == nullptr ? absl::OkStatus() : checkpoint::RivalError(folder, rival->manifest);
+}
+
 }  // namespace lockstep::worker

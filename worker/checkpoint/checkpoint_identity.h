@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/manifest.h"
 #include "engine/engine.h"
@@ -42,6 +43,18 @@ int64_t RunNumberOf(const checkpoint::Manifest& job, bool takes_over,
 // Returns whether what `saved` has evaluated says nothing of the job's test split: `train.data` or
 // `train.eval.block` is another, the files are, or the section cannot be read.
 bool HasEvaluatedOther(const checkpoint::Manifest& saved, const checkpoint::Manifest& job);
+
+// Returns `job` as its rivals (checkpoint::IsRival) in a folder with `contents` are told: with the
+// number that it has by what lies there, where that is lower than its own or it has none. Its own
+// may count what lies in other hosts' folders, and what another training saved here stays.
+checkpoint::Manifest AmongRivals(const checkpoint::Manifest& job, bool takes_over,
+                                 const checkpoint::FolderContents& contents);
+
+// Checks that no rival in `folder`, with `contents`, knows other best weights by the name of those
+// of `job`. Errors: that of checkpoint::RivalError.
+absl::Status CheckNoRivalsBest(const checkpoint::Manifest& job, bool takes_over,
+                               const std::string& folder,
+                               const checkpoint::FolderContents& contents);
 
 // Returns what of the data alone differs, where both know it.
 std::string DataDifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job);

@@ -184,11 +184,10 @@ absl::StatusOr<std::vector<checkpoint::FileRecord>> CheckpointJob::Collect() {
 absl::Status CheckpointJob::TakeItsPlace(checkpoint::Manifest* manifest) {
   LS_ASSIGN_OR_RETURN(const checkpoint::FolderContents others,
                       checkpoint::FindCheckpoints(settings_.storage, settings_.folder));
-  if (manifest->sequence == 0) {
-    manifest->sequence = RunNumberOf(*manifest, settings_.takes_over, others);
-  }
+  const checkpoint::Manifest own = AmongRivals(*manifest, settings_.takes_over, others);
+  if (manifest->sequence == 0) manifest->sequence = own.sequence;
   for (const checkpoint::FoundCheckpoint& found : others.checkpoints) {
-    if (!checkpoint::IsRival(found.manifest, *manifest)) continue;
+    if (!checkpoint::IsRival(found.manifest, own)) continue;
     // The same training begun again while somebody still saved for the run before: it gets on.
     const bool passes = found.manifest.order() < manifest->order() && found.manifest.step != step();
     if (passes && DifferenceOf(found.manifest, *manifest).empty()) continue;

@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/sha256.h"
 #include "common/log.h"
+#include "common/status.h"
 #include "worker/checkpoint/checkpoint_identity.h"
 #include "worker/checkpoint/checkpointer.h"
 
@@ -64,9 +65,7 @@ absl::Status Checkpointer::CheckBestIsOurs(int64_t step, const std::string& sha2
   const absl::StatusOr<checkpoint::FolderContents> contents =
       checkpoint::FindCheckpoints(settings_.storage, settings_.folder);
   if (contents.ok()) {
-    if (own.sequence == 0) own.sequence = RunNumberOf(own, settings_.takes_over, *contents);
-    const checkpoint::FoundCheckpoint* const rival = checkpoint::RivalOfBest(*contents, own);
-    if (rival != nullptr) return checkpoint::RivalError(settings_.folder, rival->manifest);
+    LS_RETURN_IF_ERROR(CheckNoRivalsBest(own, settings_.takes_over, settings_.folder, *contents));
   }
   if (!others_.load()) return absl::OkStatus();
   // Checkpoints that know of what is there may be still to come.

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "checkpoint/manifest.h"
@@ -52,6 +53,9 @@ struct ResumeSource {
   // Returns the records of the job's data; empty: not known. Asked by the rank that finds a
   // checkpoint which has some, since it blocks for the disk. May be empty: identity.data.
   std::function<std::vector<checkpoint::DataRecord>()> data = {};
+  // Checks that the folder's file system is mounted; asked before anything is written. May be
+  // empty.
+  std::function<absl::Status()> check_mounted = {};
 };
 
 struct Restored {

@@ -16,6 +16,7 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "worker/checkpoint/candidates.h"
+#include "worker/checkpoint/checkpoint_identity.h"
 #include "worker/state/recovery.h"
 
 namespace lockstep::worker {
@@ -24,12 +25,12 @@ namespace {
 using checkpoint::FoundCheckpoint;
 
 constexpr int64_t kPiece = int64_t{4} << 20;
-
 constexpr int64_t kBehind = int64_t{1} << 40;  // no run has such a number
 
 // What a rank that looks has found; the least of all counts. Versions before the negative ones tell
 // of kFound instead.
 enum Looked : int32_t { kOwnLost = -2, kOwnSome = -1, kFound = 0, kMissing = 1 };
+
 // What a rank would take; it travels as bytes. Only those have one that write where they look. Of
 // versions before the run's hash or `evaluated_other`, which have their place in `path`, that is 0.
 struct Row {
@@ -129,7 +130,6 @@ class CopiesRestore {
     return absl::AbortedError(absl::StrCat("rank ", verdict.rank, " found no way to resume"));
   }
 
-  absl::Status NextRow() {
   // What the run goes on from may be of a run before it, though it has saved some itself.
   void TellOfOlder() const {
     if (rank_ != 0 || own_ == OwnSaved::kNone) return;
@@ -138,6 +138,7 @@ class CopiesRestore {
                    << "on from one of run " << restored_.manifest.run;
   }
 
+  absl::Status NextRow() {
     mine_ = Row{};
     const absl::StatusOr<const FoundCheckpoint*> next = candidates_.Next();
     if (!next.ok()) mine_.what = Row::kRefuse;
@@ -151,9 +152,9 @@ class CopiesRestore {
     mine_.what = Row::kTry;
     mine_.evaluated_other = candidates_.evaluated_other() ? 1 : 0;
     std::tie(mine_.sequence, mine_.generation, mine_.step) = found.manifest.order();
-    found.path.copy(mine_.path, sizeof(mine_.path) - 1);
     // Whatever number an earlier run has on this host, those of this run come first.
     if (own_ != OwnSaved::kNone && !candidates_.IsOwn(found)) mine_.sequence -= kBehind;
+    found.path.copy(mine_.path, sizeof(mine_.path) - 1);
     // Folders of different runs may have checkpoints of one order.
     mine_.run = HashBytes(found.manifest.run.data(), found.manifest.run.size());
     return absl::OkStatus();
@@ -263,9 +264,29 @@ class CopiesRestore {
     return absl::OkStatus();
   }
 
+  // Returns whether the best weights may have their name in this rank's folder: its file system is
+  // mounted, and what has the name there, if anything, is this run's by its checkpoints. Another
+  // run that has saved none yet may have kept its own.
+  bool MayTakeBest(const std::string& best) const {
+    if (source_.check_mounted != nullptr && !source_.check_mounted().ok()) return false;
+    const auto contents = checkpoint::FindCheckpoints(source_.storage, source_.folder);
+    if (!contents.ok() || !contents->unread.ok()) return false;
+    checkpoint::Manifest own = source_.identity;
+    own.sequence = source_.copies.run_number;
+    own.best_step = restored_.manifest.best_step;
+    own.best_sha256 = restored_.manifest.best_sha256;
+    const bool takes_over = source_.takes_over();
+    if (!CheckNoRivalsBest(own, takes_over, source_.folder, *contents).ok()) return false;
+    const bool known = std::any_of(
+        contents->checkpoints.begin(), contents->checkpoints.end(), [&](const auto& found) {
+          return found.manifest.run == own.run && found.manifest.best_step == own.best_step;
+        });
+    return known || takes_over || absl::IsNotFound(source_.storage->Open(best).status());
+  }
+
   // The best weights that the checkpoint knows of come into the folders that lack it, too, where
-  // they come whole: what is there already may be just them. Whoever takes them from there compares
-  // their hash, so a failure here says nothing.
+  // they come whole and take nobody's place: what is there already may be just them. Whoever takes
+  // them from there compares their hash, so a failure here says nothing.
   absl::Status ShareBest(int from) {
     if (restored_.manifest.best_sha256.empty()) return absl::OkStatus();
     const std::string folder = restored_.path.substr(0, restored_.path.rfind('/') + 1);
@@ -276,7 +297,8 @@ class CopiesRestore {
     int64_t bytes = file == nullptr ? 0 : static_cast<int64_t>(file->size());
     LS_RETURN_IF_ERROR(communicator_->Broadcast(&bytes, 1, DType::kInt64, from, deadline_));
     std::unique_ptr<checkpoint::Storage::File> to;
-    if (looks_ && !restored_.here && source_.storage->MakeFolder(folder).ok()) {
+    if (looks_ && !restored_.here && MayTakeBest(best) &&
+        source_.storage->MakeFolder(folder).ok()) {
       to = Taken(source_.storage->Create(part));
     }
     std::vector<char> piece(static_cast<size_t>(std::min(bytes, kPiece)));
@@ -323,6 +345,7 @@ class CopiesRestore {
   const int rank_;
   const bool looks_;  // this rank does, for all who see its folder
   Candidates candidates_;
+  OwnSaved own_ = OwnSaved::kNone;
   bool used_ = true;  // the next candidate is to be looked at
   Row mine_;
   std::vector<Row> rows_;
@@ -345,4 +368,3 @@ absl::StatusOr<std::optional<Restored>> RestoreFromCopies(Communicator* communic
 }
 
 }  // namespace lockstep::worker
-  OwnSaved own_ = OwnSaved::kNone;

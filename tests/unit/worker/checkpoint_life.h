@@ -158,6 +158,7 @@ class Job {
                           run_dir_,    rank.storage.get(),
                           newest_,     previous_generation_,
                           copies_,     {}};
+      source.check_mounted = [&rank] { return rank.checkpointer->CheckMounted(); };
       if (find_data_ != nullptr) source.data = [this, r] { return find_data_(r); };
       results[r] = RestoreState(rank.communicator.get(), source,
                                 {plan_.get(), rank.executor.get(), rank.state}, rank.board.get(),

@@ -256,6 +256,38 @@ TEST_F(FolderCopiesTest, TheRunsOwnComeBeforeThoseOfRunsBefore) {
   EXPECT_EQ(results[1].status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(FolderCopiesTest, WhatAnotherTrainingSavedStaysWithItsBestWeights) {
+  const std::string name = "/" + checkpoint::BestName(2);
+  const auto train = [&](Job* job, const std::string& letter, int steps) {
+    job->Look();
+    ASSERT_TRUE(job->Restore("auto")[0].ok());
+    fs::create_directories(folder_ + "/" + letter);
+    std::ofstream(folder_ + "/" + letter + name) << letter;
+    job->decided() = {{}, 2, 2, checkpoint::Sha256Hex(letter)};
+    Train(job, steps);
+  };
+  {
+    Job earlier = Life("a", "earlier");
+    Train(&earlier, 1);
+    Job job = Life("a");  // with a higher number than the other training's
+    train(&job, "a", 1);
+    Job other(folder_, 1, "other", "", 2, Folders("b"), R"({"seed": 7})");
+    train(&other, "b", 3);
+  }
+  Job job = Life("ab");
+  job.Look();
+  for (const auto& restored : job.Restore("auto")) ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_EQ(job.State(1), job.State(0));
+  EXPECT_EQ(*checkpoint::Storage::Disk()->Read(folder_ + "/b" + name, 100), "b");
+  Train(&job, 2);
+  EXPECT_THAT(StepsIn("a"), ElementsAre(4, 3));
+  EXPECT_THAT(StepsIn("b"), ElementsAre(3, 2));
+  const auto there = checkpoint::FindCheckpoints(checkpoint::Storage::Disk(), folder_ + "/b");
+  for (const auto& found : there->checkpoints) EXPECT_EQ(found.manifest.run, "other");
+  EXPECT_EQ(fs::read_symlink(folder_ + "/b/best"), name.substr(1));
+  EXPECT_EQ(*checkpoint::Storage::Disk()->Read(folder_ + "/b" + name, 100), "b");
+}
+
 TEST_F(FolderCopiesTest, WhatAnotherTrainingLeftOnAHostDoesNotKeepTheRunFromGoingOn) {
   std::string state;
   {
@@ -285,6 +317,22 @@ TEST_F(FolderCopiesTest, WhatAnotherTrainingLeftOnAHostDoesNotKeepTheRunFromGoin
   const auto results = begins.Restore("auto");
   EXPECT_EQ(results[0].status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(results[1].status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(FolderCopiesTest, NoBestWeightsComeWhereTheFolderIsNotMountedAnyMore) {
+  const std::string name = "/" + checkpoint::BestName(1);
+  {
+    Job job = Life("a");
+    fs::create_directories(folder_ + "/a");
+    std::ofstream(folder_ + "/a" + name) << "weights";
+    job.decided() = {{}, 1, 1, checkpoint::Sha256Hex("weights")};
+    Train(&job, 1);
+  }
+  Job job = Life("ab");
+  job.ranks()[1].storage->SetMountPoint("/elsewhere");
+  job.Look();
+  for (const auto& restored : job.Restore("auto")) ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_THAT(job.ranks()[1].storage->done(), IsEmpty());
 }
 
 TEST_F(FolderCopiesTest, TheBestWeightsComeWithTheState) {
