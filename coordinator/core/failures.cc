@@ -290,6 +290,12 @@ bool MembersMayLeave(const Job& job) {
   });
 }
 
+// How long they have for that: longer where the job is patient.
+absl::Duration LeaveWait(const Job& job) {
+  constexpr absl::Duration kLongest = absl::Seconds(3);
+  return std::max(kCulpritWait, std::min(kLongest, FailureDetection(job) / 20));
+}
+
 }  // namespace
 
 void UpdateKill(Context& context, Job& job) {
@@ -301,8 +307,9 @@ void UpdateKill(Context& context, Job& job) {
     if (slot.vacant() || slot.aside()) continue;
     culprit_known |= Failed(*slot.worker) && !IsVictim(job, *slot.worker);
   }
-  const bool waits = !culprit_known || MembersMayLeave(job);
-  if (waits && context.now < ending.since + kCulpritWait) return;
+  absl::Duration wait = culprit_known ? absl::ZeroDuration() : kCulpritWait;
+  if (MembersMayLeave(job)) wait = LeaveWait(job);
+  if (context.now < ending.since + wait) return;
   ending.kill = true;
   ending.kill_serial = context.state.serial;
   context.touched_jobs.insert(job.id);

@@ -23,6 +23,8 @@ bool PeerSigns::Heard(const Context& context, const Worker& worker) {
   if (!HasActiveGeneration(job_) || !IsMember(job_, worker)) return false;
   if (!std::exchange(looked_, true)) Look();
   if (context.now <= committed_.But(worker)) return true;
+  // A host that is gone looks like this, too.
+  if (context.now - worker.last_heard > context.state.options.node_lost_after) return false;
   return context.now <= moves_.But(worker) && !NodeInSight(context.state, worker, context.now);
 }
 

@@ -34,8 +34,9 @@ class PeerSigns {
   absl::Duration detection() const { return detection_; }
 
   // Returns whether peers of the worker's active generation commit steps: it lives, and only the
-  // way from it to here is cut. Where its node cannot be heard either, a step may take its time; a
-  // worker that says nothing beside an agent that speaks is not cut off.
+  // way from it to here is cut. Where its node cannot be heard either, a step may take its time,
+  // but no longer than a node is waited for; a worker that says nothing beside an agent that speaks
+  // is not cut off.
   bool Heard(const Context& context, const Worker& worker);
 
  private:
