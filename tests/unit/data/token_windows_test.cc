@@ -103,9 +103,9 @@ TEST_F(TokenWindowsTest, LinksToFilesAreFollowedEachFileOnce) {
   // Nor is it another file by a second name of its own.
   fs::create_hard_link(folder_ + "links/n", folder_ + "links/n2");
   EXPECT_EQ(read(), "abcdefghijklmno");
-  fs::create_hard_link(folder_ + "links/n", folder_ + "links/in/first");
+  fs::create_hard_link(folder_ + "links/n", folder_ + "links/in/a");
   EXPECT_EQ(read(), "abcdefmnopqrghi") << "the first name in order is its place";
-  fs::remove(folder_ + "links/in/first");
+  fs::remove(folder_ + "links/in/a");
   // Not folders, whose links may lead back; nor what is no file.
   Write("blobs/more/x", "xxxxxx");
   fs::create_symlink(folder_ + "blobs/more", folder_ + "links/folder");
