@@ -17,6 +17,22 @@
 #include "coordinator/service/listener.h"
 
 namespace lockstep::coordinator {
+namespace {
+
+// The file of the cluster's tokens in a state folder.
+std::string TokenFileIn(const std::string& folder) { return absl::StrCat(folder, "/token"); }
+
+// Adds the secrets of `tokens` from the place `first` on. Errors: FailedPrecondition.
+absl::Status AddSecrets(const std::vector<std::string>& tokens, size_t first,
+                        std::vector<std::string>* secrets) {
+  for (size_t i = first; i < tokens.size(); ++i) {
+    LS_ASSIGN_OR_RETURN(Token token, ParseToken(tokens[i]));
+    secrets->push_back(std::move(token.secret));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status Findable::Choose(Flags& flags) {
   if (flags.server.listen.empty()) {
@@ -30,13 +46,13 @@ absl::Status Findable::Choose(Flags& flags) {
   const bool reachable = flags.server.plaintext || flags.server.tls.has_value();
   LS_RETURN_IF_ERROR(CheckListenAddress(flags.server.listen, reachable));
   token_file_ = flags.token_file;
-  if (token_file_.empty() && !IsTcpAddress(flags.server.listen)) return absl::OkStatus();
+  if (token_file_.empty() && !IsTcpAddress(flags.server.listen)) return ReadUnasked(flags);
   if (token_file_.empty()) {
     std::string folder = flags.store.state.folder;
     if (folder.empty()) {
       LS_ASSIGN_OR_RETURN(folder, MakeRuntimeFolder());
     }
-    token_file_ = absl::StrCat(folder, "/token");
+    token_file_ = TokenFileIn(folder);
   }
   LS_RETURN_IF_ERROR(ReadOrMakeToken(token_file_).status());
   LS_ASSIGN_OR_RETURN(const std::vector<std::string> tokens, ReadTokens(token_file_));
@@ -45,15 +61,28 @@ absl::Status Findable::Choose(Flags& flags) {
   if (flags.server.tls.has_value()) {
     flags.server.issuer = TokenIssuer(flags.store.state.folder, token_file_);
   }
-  for (size_t i = 1; i < tokens.size(); ++i) {
-    LS_ASSIGN_OR_RETURN(Token old, ParseToken(tokens[i]));
-    flags.server.old_tokens.push_back(std::move(old.secret));
-  }
+  LS_RETURN_IF_ERROR(AddSecrets(tokens, /*first=*/1, &flags.server.other_tokens));
   if (tokens.size() > 1) {
     LS_LOG_WARNING << "tokens that are being replaced are taken, too (" << tokens.size() - 1
                    << "): remove them from " << token_file_ << " when nobody shows them any more";
   }
   return CheckTls(flags, token);
+}
+
+// Reads the cluster's tokens, if the state folder has some, for those who show one on a socket that
+// asks for none: a token says more than the socket. One that cannot be read keeps nobody else out.
+absl::Status Findable::ReadUnasked(Flags& flags) {
+  const std::string& folder = flags.store.state.folder;
+  if (folder.empty()) return absl::OkStatus();
+  const std::string file = TokenFileIn(folder);
+  const absl::StatusOr<std::vector<std::string>> tokens = ReadTokens(file);
+  if (absl::IsNotFound(tokens.status())) return absl::OkStatus();
+  absl::Status added =
+      tokens.ok() ? AddSecrets(*tokens, /*first=*/0, &flags.server.other_tokens) : tokens.status();
+  if (!added.ok()) {
+    LS_LOG_WARNING << "who shows the token in " << file << " is refused: " << added.message();
+  }
+  return absl::OkStatus();
 }
 
 // Returns what the certificate is by now.

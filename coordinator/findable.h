@@ -31,6 +31,7 @@ class Findable {
   std::string Warning() const;
 
  private:
+  absl::Status ReadUnasked(Flags& flags);
   absl::Status ReadTls(Flags& flags);
   absl::Status DeriveTls(Flags& flags);
   absl::Status CheckTls(const Flags& flags, const Token& token);

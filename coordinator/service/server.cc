@@ -36,10 +36,8 @@ constexpr int64_t kMostPackagesInMemory = 256 << 20;
 constexpr size_t kMostLocalUsers = 64;
 
 std::vector<std::string> Secrets(const ServerOptions& options) {
-  std::vector<std::string> secrets;
-  if (options.token.empty()) return secrets;
-  secrets.push_back(options.token);
-  secrets.insert(secrets.end(), options.old_tokens.begin(), options.old_tokens.end());
+  std::vector<std::string> secrets = options.other_tokens;
+  if (!options.token.empty()) secrets.push_back(options.token);
   return secrets;
 }
 

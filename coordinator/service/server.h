@@ -31,8 +31,8 @@ struct ServerOptions {
   // The cluster's own token, whose holder is its administrator; empty: there is none, which needs a
   // Unix socket. Of a token with parts (client/token.h) the secret.
   std::string token;
-  // These are taken, too, while they are being replaced.
-  std::vector<std::string> old_tokens;
+  // These are taken, too: while they are being replaced, or where callers need none.
+  std::vector<std::string> other_tokens;
   // What TCP is encrypted with, and whose certificates it takes; without it loopback is not, and
   // other addresses are refused unless `plaintext`.
   std::optional<ServerTls> tls;

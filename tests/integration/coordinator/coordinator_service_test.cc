@@ -234,6 +234,15 @@ TEST_F(CoordinatorServiceTest, AsksForItsToken) {
       agent.inbox.WaitFor([](const AgentCommand& c) { return c.has_desired(); }).has_desired());
 }
 
+TEST_F(CoordinatorServiceTest, TakesATokenThatItDoesNotAskFor) {
+  options_.other_tokens = {"secret"};
+  Start();
+  EXPECT_TRUE(client_->GetCluster(kPatience).ok());
+  EXPECT_TRUE(Client::Create({server_->address(), "secret"})->GetCluster(kPatience).ok());
+  EXPECT_EQ(Client::Create({server_->address(), "guess"})->GetCluster(kPatience).status().code(),
+            absl::StatusCode::kUnauthenticated);
+}
+
 TEST_F(CoordinatorServiceTest, SaysWhyAJobWaits) {
   Start();
   FakeAgent agent(server_->address(), "", 2);

@@ -175,6 +175,21 @@ class Users(harness.ProgramTest):
         self.assertEqual(json.loads(self.verb(None, "token", "whoami"))["role"], "admin")
         self.assertEqual(json.loads(self.verb(None, "list", "-o", "json"))["jobs"][0]["state"], "PENDING")
 
+    def test_the_clusters_token_is_an_administrators_on_a_socket_too(self):
+        state = os.path.join(self.dir, "local")
+        code, _, err = self.run_program("coordinator", "init", f"--state-dir={state}", "--host=127.0.0.1")
+        self.assertEqual(code, 0, err)
+        self.coordinator, self.address = self.start_coordinator(f"--state-dir={state}")
+        token = {"LOCKSTEP_TOKEN_FILE": os.path.join(state, "token")}
+        code, out, err = self.launch("token", "whoami", f"--coordinator={self.address}", env=token)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out)["role"], "admin")
+        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=1", f"--state-dir={self.dir}/agent", env=token)
+        wait_until(lambda: json.loads(self.verb(None, "nodes", "-o", "json"))["nodes"], 20, "the node is there")
+        mistyped = self.write("mistyped", "f" * 64 + "\n")
+        os.chmod(mistyped, 0o600)
+        self.verb(mistyped, "list", code=5)
+
     def test_an_audit_whose_file_system_hangs_holds_nobody_up(self):
         usual = self.list_seconds()
         self.coordinator.terminate()
