@@ -41,11 +41,13 @@ class AuditWriter::File {
  public:
   File(std::string file, int64_t most_bytes) : file_(std::move(file)), most_bytes_(most_bytes) {}
 
-  // Errors: of the file system; then nothing of the text is there.
-  absl::Status Write(const std::string& text);
+  // With `sync` the text outlives the machine. Errors: of the file system; then nothing of the text
+  // is there.
+  absl::Status Write(const std::string& text, bool sync);
   const std::string& name() const { return file_; }
 
  private:
+  int Sync();
   void Rotate();
 
   const std::string file_;
@@ -54,7 +56,7 @@ class AuditWriter::File {
   int64_t bytes_ = 0;
 };
 
-absl::Status AuditWriter::File::Write(const std::string& text) {
+absl::Status AuditWriter::File::Write(const std::string& text, bool sync) {
   if (fd_.valid() && bytes_ + static_cast<int64_t>(text.size()) > most_bytes_) Rotate();
   if (!fd_.valid()) {
     fd_.reset(::open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -65,14 +67,26 @@ absl::Status AuditWriter::File::Write(const std::string& text) {
     bytes_ = info.st_size;
   }
   const ssize_t n = ::write(fd_.get(), text.data(), text.size());
-  if (n == static_cast<ssize_t>(text.size())) {
+  int why = 0;
+  if (n != static_cast<ssize_t>(text.size())) {
+    why = n < 0 ? errno : ENOSPC;
+  } else if (sync) {
+    why = Sync();
+  }
+  if (why == 0) {
     bytes_ += n;
     return absl::OkStatus();
   }
-  const int why = n < 0 ? errno : ENOSPC;
-  // A part of a line would make the next one unreadable.
+  // A part of a line would make the next one unreadable, and a whole one say what has not happened.
   if (n > 0 && ::ftruncate(fd_.get(), bytes_) != 0) fd_.reset();
   return ErrnoStatus(why, absl::StrCat("cannot write the audit ", file_));
+}
+
+// Returns the error's number; 0: what was written is on the disk, or goes to none, as of a pipe.
+int AuditWriter::File::Sync() {
+  if (::fdatasync(fd_.get()) == 0) return 0;
+  const bool has_disk = errno != EINVAL && errno != EROFS && errno != ENOTSUP;
+  return has_disk ? errno : 0;
 }
 
 void AuditWriter::File::Rotate() {
@@ -128,6 +142,7 @@ struct AuditWriter::Shared {
 void AuditWriter::Shared::Run() {
   for (;;) {
     std::string text;
+    bool sync = false;
     {
       absl::MutexLock lock(&mu);
       mu.Await(absl::Condition(this, &Shared::HasNews));
@@ -135,8 +150,9 @@ void AuditWriter::Shared::Run() {
       lost += std::exchange(waiting.front().lost_before, 0);
       if (lost > 0) text = absl::StrCat(make_lost_line(lost), "\n");
       absl::StrAppend(&text, waiting.front().line, "\n");
+      sync = waiting.front().done != nullptr;
     }
-    const absl::Status done = file.Write(text);
+    const absl::Status done = file.Write(text, sync);
     absl::MutexLock lock(&mu);
     if (left) return;
     const Waiting& entry = waiting.front();

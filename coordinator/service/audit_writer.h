@@ -41,9 +41,9 @@ class AuditWriter {
   // room, or that the disk refuses, is in the log alone, and the next one that is written has a
   // line before it that says how many are missing.
   void Add(std::string line);
-  // The same, and waits until it is written. Blocks while lines move on. Errors: Unavailable: none
-  // has for the whole patience, or too much waits; else those of the file system: nothing of the
-  // line is there.
+  // The same, and waits until it is on the disk (fdatasync(2)). Blocks while lines move on. Errors:
+  // Unavailable: none has for the whole patience, or too much waits; else those of the file system:
+  // nothing of the line is there.
   Outcome Write(std::string line);
   // Waits until all lines that were added are written, or refused by the disk. Blocks while lines
   // move on. Errors: Unavailable: none has for the whole patience.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Preloaded into a coordinator, makes the disk of its journal, or of the file that
 // $LOCKSTEP_TEST_DISK_OF names the end of, as $LOCKSTEP_TEST_DISK, a file, says: "full" (ENOSPC),
-// "broken" (EIO), "stalls" (no write ends until the file says something else); anything else: as it
-// is. One that is named and stalls lets nobody look at it by its path, either.
+// "broken" (EIO), "forgets" (fdatasync fails with EIO), "stalls" (no write ends until the file says
+// something else); anything else: as it is. One that is named and stalls lets nobody look at it by
+// its path, either.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -78,6 +79,14 @@ ssize_t pwrite(int fd, const void* data, size_t size, off_t at) {
 ssize_t pwrite64(int fd, const void* data, size_t size, off64_t at) {
   static auto* const next = Next<ssize_t(int, const void*, size_t, off64_t)>("pwrite64");
   return Fails(fd) ? -1 : next(fd, data, size, at);
+}
+int fdatasync(int fd) {
+  static auto* const next = Next<int(int)>("fdatasync");
+  if (IsMeant(fd) && Says("forgets")) {
+    errno = EIO;
+    return -1;
+  }
+  return next(fd);
 }
 int access(const char* path, int mode) {
   static auto* const next = Next<int(const char*, int)>("access");

@@ -225,6 +225,8 @@ class Users(harness.ProgramTest):
         self.assertIn("No space left on device", err)
         self.verb(ann, "list")  # what is refused has not happened
         self.verb(None, "token", "create", "--user=mallory", "--role=submit", code=1)
+        self.write("disk", "forgets")
+        self.assertIn("Input/output error", self.verb(None, "token", "create", "--user=mallory", "--role=submit", code=1))
         self.assertNotIn("mallory", self.verb(None, "token", "list"))
         self.write("disk", "well")
         self.verb(None, "token", "revoke", ann_id)

@@ -268,6 +268,11 @@ TEST_F(FolderTest, ADiskWithoutRoomForTheLineRefusesTheRequest) {
   EXPECT_TRUE(audit.AwaitWritten().ok());
 }
 
+TEST_F(FolderTest, AFileOnNoDiskTakesLinesThatAreWaitedFor) {
+  Audit audit("/dev/null", &clock_, &clock_);
+  EXPECT_TRUE(audit.NoteAsked(Entry("root", "revoke_token"), kCall).ok());
+}
+
 TEST_F(FolderTest, LinesThatTheDiskRefusedAreCounted) {
   const std::string later = folder_ + "/later", file = later + "/audit.jsonl";
   Audit audit(file, &clock_, &clock_);
