@@ -3,6 +3,7 @@
 
 #include <grpcpp/client_context.h>
 
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,7 +16,6 @@
 #include "common/status.h"
 #include "coordinator/client/call.h"
 #include "coordinator/client/channel.h"
-#include "coordinator/client/default_address.h"
 #include "coordinator/client/diagnosis.h"
 #include "coordinator/client/grpc_status.h"
 #include "coordinator/client/renewal.h"
@@ -28,7 +28,9 @@ namespace {
 
 // How long it is looked why a coordinator is not reached.
 constexpr absl::Duration kLookFor = absl::Seconds(2);
-// While it stays away it is looked so often, for so long at most, whether the token is taken.
+// When it has been away for so long it is looked, so often, whether the token is taken. Most
+// absences are shorter.
+constexpr absl::Duration kLookAfter = absl::Seconds(3);
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 // From this age on a client that is still used has its certificate renewed, as a follower has from
 // the start: `launcher top` may be up for weeks.
@@ -42,21 +44,20 @@ constexpr int kPage = 10000;
 // revoked or has expired.
 class TokenWatch {
  public:
-  explicit TokenWatch(const ClientOptions& options)
-      : addresses_(AddressesOf(options.address).size()) {}
-
-  // Looks once more, at one of the addresses. Blocks for kLookEvery at most. Errors:
-  // Unauthenticated: it is turned away for good. A connection that breaks off, as when a
-  // coordinator is killed, looks like that, too, but not each time, nor at each address.
+  // Looks once more, at the one address of `options`. Blocks for kLookEvery at most, and for the
+  // resolver when the address is a name. Errors: Unauthenticated: it is turned away there for good.
+  // A connection that breaks off, as when a coordinator is killed, looks like that, too, but not
+  // twice in a row at the same address. What is seen at another one says nothing of this: one that
+  // stands by lets in whoever has a certificate.
   absl::Status Look(const ClientOptions& options) {
     absl::Status why = ExplainConnection(options, kLookEvery);
-    refusals_ = absl::IsUnauthenticated(why) ? refusals_ + 1 : 0;
-    return refusals_ > addresses_ ? why : absl::OkStatus();
+    int& refusals = refusals_[options.address];
+    refusals = absl::IsUnauthenticated(why) ? refusals + 1 : 0;
+    return refusals > 1 ? why : absl::OkStatus();
   }
 
  private:
-  const size_t addresses_;
-  size_t refusals_ = 0;  // one after the other
+  std::map<std::string, int> refusals_;  // by address, one after the other
 };
 
 class GrpcClient : public Client {
@@ -261,15 +262,15 @@ absl::Status GrpcClient::FollowJob(const FollowJobRequest& request,
                                    absl::Duration give_up_after) {
   FollowJobRequest rest = request;
   Clock* const clock = Clock::Real();
-  absl::Time last_heard = clock->Now(), look_at = last_heard + kLookEvery;
-  TokenWatch token(options_);
+  absl::Time last_heard = clock->Now(), look_at = last_heard + kLookAfter;
+  TokenWatch token;
   for (int attempt = 0;; ++attempt) {
     bool heard = false;
     absl::Status status = FollowOnce(rest, on_event, heard);
     if (status.code() != absl::StatusCode::kUnavailable) return status;
     if (heard) {
       last_heard = clock->Now();
-      look_at = last_heard + kLookEvery;
+      look_at = last_heard + kLookAfter;
       attempt = 0;
     }
     if (IsRenewable(options_) && clock->Now() >= look_at) {

@@ -136,6 +136,10 @@ class Renewed(TlsTest):
         followers.append(self.start("launcher", "logs", "-f", f"--coordinator={address}", f"--token-file={ann}",
                                     waiting["job_id"]))
         followers[-1].stderr.readline()  # what the job waits for
+        # Nobody listens at its other address, which says nothing of the token.
+        followers.append(self.start("launcher", "logs", "-f", f"--coordinator={address},127.0.0.1:1",
+                                    f"--token-file={ann}", waiting["job_id"]))
+        followers[-1].stderr.readline()
         code, _, err = self.launch("token", "revoke", *at, err.split()[1])
         self.assertEqual(code, 0, err)
         began = time.monotonic()
