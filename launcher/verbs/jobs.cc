@@ -77,7 +77,7 @@ int BringModel(const SubmitArgs& args, coordinator::FilesClient* client,
 // Why a job that goes on is followed no more.
 absl::Status WithoutFollower(const absl::Status& why) {
   if (!absl::IsUnauthenticated(why)) return why;
-  return absl::UnauthenticatedError(absl::StrCat(why.message(), "; the job goes on"));
+  return absl::UnauthenticatedError(absl::StrCat(why.message(), "; the job is not ended by that"));
 }
 
 // Follows until the end, or until a signal, which leaves the job as it is.

@@ -149,7 +149,7 @@ class Renewed(TlsTest):
         for follower in followers:
             code, _, err = self.finish(follower)
             self.assertEqual(code, 5, err)
-            self.assertRegex(err, "the token was revoked or has expired.*; the job goes on")
+            self.assertRegex(err, "the token was revoked or has expired.*; the job is not ended by that")
         self.assertLess(time.monotonic() - began, 50)  # and not when a minute is over
         self.assertEqual(len([job for job in jobs() if job["state"] in ("RUNNING", "PENDING")]), 2)
 
