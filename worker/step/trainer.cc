@@ -284,8 +284,8 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
   if (communicator->rank() != 0) return absl::OkStatus();
   LS_LOG_INFO << "goes on after step " << step << " from the checkpoint " << resumed_->path;
   if (forgot && resumed_->evaluated_other) {
-    LS_LOG_INFO << "the evaluations before were of other data: best weights and the early stop "
-                   "begin anew";
+    LS_LOG_INFO << "train.data, eval.block or the files differ from those of the evaluations "
+                   "before: best weights and the early stop begin anew";
   }
   if (resumed_->manifest.run == resume_source_->identity.run) {
     link_->TellCheckpoint(MarkOf(resumed_->manifest, resumed_->path));

@@ -364,7 +364,7 @@ TEST_F(TrainerEvalsTest, WhatWasEvaluatedOfOtherDataIsNothing) {
   testing::internal::CaptureStderr();
   for (const auto& outcome : Run(second, 0)) EXPECT_TRUE(outcome.ok()) << outcome.status();
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("the evaluations before were of other data"));
+              HasSubstr("the files differ from those of the evaluations before"));
   EXPECT_THAT(Evaluated(*second[0]), testing::ElementsAre(3, 4, 5));
   for (const auto& rank : second) EXPECT_EQ(rank->trainer->eval()->samples(), 90);
   EXPECT_EQ(NewestManifest().best_step, 3);
