@@ -190,14 +190,15 @@ std::string LogCalendar::Before(absl::Time now) {
 
 void LogLine(LogLevel level, const std::string& message) {
   static const char kLetter[] = {'D', 'I', 'W', 'E'};
-  const absl::Time now = absl::Now();
-  const std::string time = absl::FormatTime("%H:%M:%E3S", now, Zone());
+  absl::Time now;
   std::string prefix, date;
   {
     absl::MutexLock lock(&PrefixMutex());
+    now = absl::Now();  // so that no thread brings the day before back
     if (!Prefix().empty()) prefix = absl::StrCat("[", Prefix(), "] ");
     if (Calendar().has_value()) date = Calendar()->Before(now);
   }
+  const std::string time = absl::FormatTime("%H:%M:%E3S", now, Zone());
   if (!date.empty()) date = absl::StrCat("I ", time, " ", date, "\n");
   WriteLine(absl::StrCat(date, std::string(1, kLetter[static_cast<int>(level)]), " ", time, " ",
                          prefix, Printable(message), "\n"));
