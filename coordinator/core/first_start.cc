@@ -100,13 +100,14 @@ std::string SayWhereElse(const State& state, const Job& job, const Worker& worke
 void BlameNodes(Context& context, Job& job) {
   for (auto& [id, exclusion] : job.excluded) {
     if (!exclusion.suspected) continue;
-    const std::string& node_id = id;  // clang 14 captures no structured bindings
-    const bool begins = std::any_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
-      return slot.worker && slot.worker->ready && !Failed(*slot.worker) &&
-             slot.worker->node_id != node_id;
-    });
-    if (!begins) continue;
+    bool here = false, elsewhere = false;
+    for (const Slot& slot : job.slots) {
+      if (!slot.worker || !slot.worker->ready || Failed(*slot.worker)) continue;
+      (slot.worker->node_id == id ? here : elsewhere) = true;
+    }
+    if (!here && !elsewhere) continue;
     exclusion.suspected = false;
+    if (here) continue;  // it has by now what it lacked
     // What one user's jobs want may be on one node alone by that user's mistake.
     const std::string& user = job.request.user();
     NoteNodeFailure(context, id,

@@ -23,7 +23,7 @@ bool TryElsewhere(Context& context, Job& job, const Worker& worker);
 std::string SayWhereElse(const State& state, const Job& job, const Worker& worker);
 
 // Counts it against the nodes where the job could not begin when a worker of it is ready on
-// another.
+// another, and against none where one is ready by then.
 void BlameNodes(Context& context, Job& job);
 
 }  // namespace lockstep::coordinator
