@@ -39,7 +39,7 @@ bool BeginsOn(const Job& job, const std::string& node_id) {
   if (job.stepped || job.generation.message.generation() != 0) return false;
   return std::all_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
     if (slot.vacant() || slot.unplaced()) return true;
-    return slot.worker->node_id == node_id && !slot.worker->ready;
+    return slot.worker->node_id == node_id;
   });
 }
 
