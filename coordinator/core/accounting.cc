@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/journal.h"
+#include "coordinator/core/run_time.h"
 #include "proto/journal.pb.h"
 
 namespace lockstep::coordinator {
@@ -20,6 +21,8 @@ constexpr absl::Duration kDay = absl::Hours(24);
 constexpr absl::Duration kChargeEvery = absl::Hours(1);
 // A coordinator is not away for longer while jobs run: a clock was wrong.
 constexpr absl::Duration kLongestAway = absl::Hours(24);
+// A journal in which nothing happened for so long may be one whose clock is wrong now.
+constexpr absl::Duration kLongestSilence = absl::Hours(30 * 24);
 
 int64_t DayOf(absl::Time time) { return absl::Floor(time - absl::UnixEpoch(), kDay) / kDay; }
 absl::Time BeginOf(int64_t day) { return absl::UnixEpoch() + day * kDay; }
@@ -40,13 +43,15 @@ double DecayedSeconds(const Options& options, absl::Duration span) {
 }
 
 // The user's use counts for so much at `at`, which may be before other use that is known.
-void AddRecent(State& state, const std::string& user, double slot_seconds, absl::Time at) {
-  RecentUse& use = state.recent_use[user];
+void AddRecent(Context& context, const std::string& user, double slot_seconds, absl::Time at) {
+  const Options& options = context.state.options;
+  RecentUse& use = context.state.recent_use[user];
+  use.at = std::min(use.at, context.now);  // the clock was ahead
   if (use.at < at) {
-    if (use.at != absl::InfinitePast()) use.slot_seconds *= Decay(state.options, at - use.at);
+    if (use.at != absl::InfinitePast()) use.slot_seconds *= Decay(options, at - use.at);
     use.at = at;
   }
-  use.slot_seconds += slot_seconds * Decay(state.options, use.at - at);
+  use.slot_seconds += slot_seconds * Decay(options, use.at - at);
 }
 
 // The user had these from `begin` to `end`.
@@ -60,8 +65,8 @@ void Charge(Context& context, const std::string& user, const Meter& meter, absl:
     use.slot_seconds += seconds * meter.slots;
     use.gpu_seconds += seconds * meter.gpus;
     context.state.unsettled.usage.insert(day);
-    AddRecent(context.state, user,
-              meter.slots * DecayedSeconds(context.state.options, until - begin), until);
+    AddRecent(context, user, meter.slots * DecayedSeconds(context.state.options, until - begin),
+              until);
     begin = until;
   }
 }
@@ -93,6 +98,7 @@ Meter UseOf(Meter meter, absl::Time now) {
 Meter UseOf(const Job& job, absl::Time now) { return UseOf(job.meter, now); }
 
 void CountUse(Context& context, Job& job) {
+  job.meter.since = std::min(job.meter.since, context.now);  // the clock was ahead
   const Meter held = Occupied(job);
   const bool same = held.slots == job.meter.slots && held.gpus == job.meter.gpus;
   const bool due =
@@ -115,7 +121,17 @@ void SkipUnseen(Job& job, absl::Time now) {
   const absl::Duration unseen = now - meter.since;
   if (!meter.regular || unseen <= kLongestAway) return;
   meter.since = now;
-  job.started = std::min(now, job.started + unseen);
+  SkipTime(job, unseen, now);
+}
+
+void NoteLeap(State& state, absl::Duration leap) {
+  if (leap > kLongestSilence) state.leap = leap;
+}
+
+void SkipLeap(State& state, absl::Duration leap, absl::Time now) {
+  if (leap <= kLongestAway) return;
+  NoteLeap(state, leap);
+  for (const std::string& id : state.begun) SkipUnseen(state.jobs.at(id), now);
 }
 
 void CountEnd(Context& context, const Job& job) {

@@ -26,10 +26,17 @@ Meter UseOf(const Job& job, absl::Time now);
 // Each user's use in slot-seconds, older use for less (Options::fair_share_half_life).
 std::map<std::string, double> RecentUses(const State& state, absl::Time now);
 
-// After a start of the coordinator, of a job as the journal has it. What a job that runs had since
-// is not counted when nobody can have seen it for so long (a clock was wrong, and is right now, or
-// the reverse), nor has it run meanwhile.
+// After a start of the coordinator, of a job as the journal has it, or when its clock was set. What
+// a job that runs had since is not counted when nobody can have seen it for so long (a clock was
+// wrong, and is right now, or the reverse), nor has it run meanwhile.
 void SkipUnseen(Job& job, absl::Time now);
+
+// The clock is ahead by `leap` of all that is known: State::leap, if that is so much.
+void NoteLeap(State& state, absl::Duration leap);
+
+// Between two steps of a coordinator the clock went on by `leap`. Of more than a day it was set:
+// SkipUnseen of all jobs, and NoteLeap.
+void SkipLeap(State& state, absl::Duration leap, absl::Time now);
 
 // Returns the newest time that the journal speaks of, `now` at the latest; InfinitePast: of none.
 absl::Time NewestTime(const State& state, absl::Time now);

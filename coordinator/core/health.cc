@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/accounting.h"
 #include "coordinator/core/command.h"
 #include "coordinator/core/departures.h"
 #include "coordinator/core/failures.h"
@@ -422,7 +423,9 @@ void ForgivePause(Context& context) {
   State& state = context.state;
   constexpr absl::Duration kNoPause = absl::Milliseconds(20);
   const absl::Duration gap = context.now - std::exchange(state.last_step, context.now);
-  if (gap <= kNoPause || gap == absl::InfiniteDuration() || state.held_since) return;
+  if (gap <= kNoPause || gap == absl::InfiniteDuration()) return;
+  SkipLeap(state, gap, context.now);
+  if (state.held_since) return;
   const absl::Duration longest = LongestGap(state);
   // What came meanwhile is still to be read.
   if (gap > longest) TakeOut(state, gap + longest, context.now);

@@ -9,6 +9,7 @@
 #include "coordinator/core/context.h"
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/queue_record.h"
+#include "coordinator/core/run_time.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -299,9 +300,8 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   job.submitted = FromProto(record.submitted());
   if (record.has_started()) job.started = FromProto(record.started());
   if (!record.has_ended()) {
-    // The clock by which they were written may have been ahead of this one.
+    // The clock by which it was written may have been ahead of this one.
     job.submitted = std::min(job.submitted, now);
-    job.started = std::min(job.started, now);
   }
   if (record.has_ended()) job.ended = FromProto(record.ended());
   // Of an earlier version; else it is a row of its own.
@@ -352,6 +352,7 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   job.result = record.result();
   job.progress = record.progress();
   FromQueueRecord(record.queue(), job);
+  if (!record.has_ended()) EndFuture(job, now);
   if (!record.has_ended()) job.ready_since = std::min(job.ready_since, now);
 }
 

@@ -27,8 +27,6 @@ namespace {
 
 // After a failed write the next one is tried so much later.
 constexpr absl::Duration kSaveAgain = absl::Milliseconds(100);
-// A journal in which nothing happened for so long may be one whose clock is wrong now.
-constexpr absl::Duration kLongestSilence = absl::Hours(30 * 24);
 
 std::string JobKey(const std::string& id) { return absl::StrCat("job/", id); }
 std::string GenerationKey(const std::string& id) { return absl::StrCat("generation/", id); }
@@ -389,7 +387,7 @@ absl::StatusOr<State> Restore(const std::vector<Row>& rows, const Options& optio
     }
   }
   const absl::Time newest = NewestTime(state, now);
-  if (newest != absl::InfinitePast() && now - newest > kLongestSilence) state.leap = now - newest;
+  if (newest != absl::InfinitePast()) NoteLeap(state, now - newest);
   for (auto& [id, job] : state.jobs) SkipUnseen(job, now);
   for (auto& [id, job] : state.jobs) EndTooLarge(state, now, job);
   // Nobody is judged before everybody had the time to connect again.

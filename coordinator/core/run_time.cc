@@ -52,6 +52,19 @@ absl::Duration RanFor(const Job& job, absl::Time now) {
   return job.ran + std::max(absl::ZeroDuration(), now - job.started - Waited(job, now));
 }
 
+void SkipTime(Job& job, absl::Duration span, absl::Time now) {
+  job.started = std::min(now, job.started + span);
+  if (job.waits_since) job.waits_since = std::min(now, *job.waits_since + span);
+}
+
+void EndFuture(Job& job, absl::Time now) {
+  if (job.started > now) {
+    job.started = now;
+    job.waited = absl::ZeroDuration();
+  }
+  if (job.waits_since) job.waits_since = std::min(now, *job.waits_since);
+}
+
 void EndRun(Job& job, absl::Time now) {
   job.ran = RanFor(job, now);
   job.started = absl::InfinitePast();

@@ -17,6 +17,13 @@ void NoteWait(Job& job, absl::Time now);
 // Returns for how long the job has run, in earlier starts, too.
 absl::Duration RanFor(const Job& job, absl::Time now);
 
+// The newest `span` of the time counts neither as run nor as waited.
+void SkipTime(Job& job, absl::Duration span, absl::Time now);
+
+// The clock by which the job's times were written may have been ahead of this one: it has begun,
+// and waits, since `now` at the latest.
+void EndFuture(Job& job, absl::Time now);
+
 // The job stops, and may start again: it has run for RanFor.
 void EndRun(Job& job, absl::Time now);
 

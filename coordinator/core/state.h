@@ -448,7 +448,8 @@ struct State {
   int64_t submits = 0;
   absl::Time last_step = absl::InfinitePast();
   // By how much the clock was ahead of all that the journal knew when this coordinator was started,
-  // if that is so much that it may be wrong; else zero. Nothing is forgotten for its age then.
+  // or went on at once, if that is so much that it may be wrong; else zero. No use is forgotten for
+  // its age then.
   absl::Duration leap = absl::ZeroDuration();
   Pauses pauses;
   // Since when what was decided is not said, because it is not durable yet.

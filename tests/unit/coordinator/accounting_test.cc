@@ -163,6 +163,37 @@ TEST_F(AccountingTest, AClockThatIsFarAheadForgetsNoUse) {
   EXPECT_LT(Usage().recent_use(), 2 * 3 * 3600) << "what that clock wrote is of no known age";
 }
 
+// The clock is set right while the coordinator runs.
+TEST_F(AccountingTest, TimeThatAClockSkipsIsNotCounted) {
+  Join(2);
+  Submit("j", 2);
+  state_.jobs.at("j").request.mutable_spec()->mutable_time_limit()->set_seconds(3600);
+  Pass(absl::Minutes(10), absl::Seconds(1));
+  Step(state_, Tick{}, now_ += absl::Hours(50 * 365 * 24));
+  Pass(absl::Seconds(10), absl::Seconds(1));
+  EXPECT_NEAR(Usage().slot_seconds(), 2 * 610, 2 * 600);
+  EXPECT_FALSE(state_.jobs.at("j").final());
+  EXPECT_FALSE(state_.jobs.at("j").drain);
+  EXPECT_LT(now_ - state_.jobs.at("j").started, absl::Minutes(11));
+  EXPECT_GT(state_.leap, absl::Hours(49 * 365 * 24));
+}
+
+// So it is, to an earlier time than it has written down.
+TEST_F(AccountingTest, UseIsCountedAfterAClockThatWasAhead) {
+  now_ += absl::Hours(1000);
+  Join(2);
+  Submit("j", 2);
+  Pass(absl::Hours(2), absl::Minutes(10));
+  now_ -= absl::Hours(1000);
+  for (int hour = 0; hour < 3; ++hour, now_ += absl::Hours(1)) {
+    Effects effects;
+    Context context(state_, now_, effects);
+    CountUse(context, state_.jobs.at("j"));
+  }
+  EXPECT_NEAR(Usage().slot_seconds(), 2 * 5 * 3600, 60);
+  EXPECT_NEAR(Usage().recent_use(), 2 * 5 * 3600, 1000);
+}
+
 TEST_F(AccountingTest, AJobEndsOnce) {
   Join(2);
   Submit("j", 2);
