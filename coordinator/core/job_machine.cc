@@ -191,7 +191,8 @@ void EndJob(Context& context, Job& job) {
                          : static_cast<int>(job.slots.size()));
   for (const Fault& fault : job.faults) *result.add_faults() = fault;
   const bool waits = job.started == absl::InfinitePast();
-  const absl::Time start = !waits ? job.started : job.preemptions > 0 ? context.now : job.submitted;
+  const bool ran = job.ran > absl::ZeroDuration();
+  const absl::Time start = !waits ? job.started : ran ? context.now : job.submitted;
   result.set_wall_seconds(absl::ToDoubleSeconds(job.ran + (context.now - start)));
   job.ended = context.now;
   context.schedule = true;

@@ -194,6 +194,14 @@ TEST_F(AccountingTest, UseIsCountedAfterAClockThatWasAhead) {
   EXPECT_NEAR(Usage().recent_use(), 2 * 5 * 3600, 1000);
 }
 
+TEST_F(AccountingTest, AnEarlierStartCountsOnceInTheTimeThatAJobRan) {
+  Submit("j", 2, /*hold=*/true);
+  state_.jobs.at("j").ran = absl::Seconds(5);
+  Step(state_, CancelRequested{"j", false, {}}, now_ += absl::Seconds(10));
+  ASSERT_TRUE(state_.jobs.at("j").final());
+  EXPECT_EQ(state_.jobs.at("j").result.wall_seconds(), 5);
+}
+
 TEST_F(AccountingTest, AJobEndsOnce) {
   Join(2);
   Submit("j", 2);
