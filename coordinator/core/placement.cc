@@ -23,10 +23,6 @@ Placement Candidates(const Ask& ask, const Offer& offer, int each, int least) {
   return all;
 }
 
-bool IsRankZero(const Ask& ask, const NodeFacts& node) {
-  return !ask.rank_zero.empty() && (ask.rank_zero == node.id || ask.rank_zero == node.host);
-}
-
 // Takes rank 0's node out of `from` and into `placement`, if the job names one. False: it names one
 // that has no room for `workers`.
 bool TakeRankZero(const Ask& ask, const Offer& offer, int workers, Placement& from,
@@ -192,6 +188,10 @@ Placement PlaceCounted(const Ask& ask, const Offer& offer) {
 }
 
 }  // namespace
+
+bool IsRankZero(const Ask& ask, const NodeFacts& node) {
+  return !ask.rank_zero.empty() && (ask.rank_zero == node.id || ask.rank_zero == node.host);
+}
 
 int RoomOn(const Ask& ask, const Offer& offer, int node) {
   const auto i = static_cast<size_t>(node);

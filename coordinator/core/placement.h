@@ -28,6 +28,9 @@ struct Offer {
   const std::vector<Free>* leave = nullptr;  // no more than this either; null: all that is free
   Barred barred = nullptr;
 };
+// Returns whether the job names the node as the one that rank 0 is to be on.
+bool IsRankZero(const Ask& ask, const NodeFacts& node);
+
 // Workers of the job that the node can take.
 int RoomOn(const Ask& ask, const Offer& offer, int node);
 

@@ -109,6 +109,11 @@ std::string WhyNever(const QueueRules& rules, NodePool cluster, const Waiting& w
   if (all.barred && std::find(all.barred->begin(), all.barred->end(), false) == all.barred->end()) {
     return absl::StrCat("no node of this cluster has ", labels);
   }
+  const auto is_rank_zero = [&](const NodeFacts& node) { return IsRankZero(ask, node); };
+  if (!ask.rank_zero.empty() &&
+      std::none_of(cluster.nodes.begin(), cluster.nodes.end(), is_rank_zero)) {
+    return absl::StrCat("rank 0 is to be on ", ask.rank_zero, ", which is no node of this cluster");
+  }
   int largest = 0;
   for (size_t i = 0; i < cluster.nodes.size(); ++i) {
     largest = std::max(largest, RoomOn(ask, all, static_cast<int>(i)));
@@ -180,7 +185,7 @@ std::string WaitingTexts::WhyNotRankZero(const Job& job, const Waiting& waiting)
   const Offer now{cluster, cluster.free, nullptr, waiting.barred};
   for (size_t i = 0; i < cluster.nodes.size(); ++i) {
     const NodeFacts& node = cluster.nodes[i];
-    if (node.id != wanted && node.host != wanted) continue;
+    if (!IsRankZero(*waiting.ask, node)) continue;
     if (RoomOn(*waiting.ask, now, static_cast<int>(i)) > 0) return "";
     if (InSight(state_, state_.nodes.at(node.id), view_.queue.now)) why = "has no room";
   }

@@ -73,6 +73,9 @@ TEST(DescribeTest, AJobThatCanNeverStartSaysSo) {
   SubmitJobRequest labelled = RequestOf(1, 1);
   (*labelled.mutable_spec()->mutable_resources()->mutable_labels())["gpu"] = "h100";
   EXPECT_EQ(why(labelled), "no node of this cluster has gpu=h100");
+  SubmitJobRequest elsewhere = RequestOf(1, 1);
+  elsewhere.mutable_spec()->mutable_resources()->set_rank0_node("node-x");
+  EXPECT_EQ(why(elsewhere), "rank 0 is to be on node-x, which is no node of this cluster");
   SubmitJobRequest large = RequestOf(1, 2);
   large.set_user("bob");
   EXPECT_EQ(why(large), "it asks for more than the quota of bob allows at all");
