@@ -88,10 +88,10 @@ TEST(JobErrors, SetIsShownWithACaret) {
             "      | #y\n"
             "      | ^~\n");
   for (const char* lost : {"train.seed=&anchor", "env.A=&a x", "env.A= &a x", "env.A=&a !!str x",
-                           "env.A=!", "env.A=! x", "env.A=!!str", "env.A=!!str #x"}) {
+                           "env.A=!", "env.A=!x", "env.A=! x", "env.A=!!str", "env.A=!!str #x"}) {
     EXPECT_THAT(Errors(kGood, {lost}), HasSubstr("has to be in quotes")) << lost;
   }
-  for (const char* whole : {"env.A='&a x'", "env.A=!!str x", "env.A=!x", "env.A=x&a !",
+  for (const char* whole : {"env.A='&a x'", "env.A=!!str x", "env.A=x&a !",
                             "env.A=x\n  y#z", "env.A=|\n #x\n", "env.A=\" #\""}) {
     EXPECT_EQ(Errors(kGood, {whole}).find("in quotes"), std::string::npos) << whole;
   }

@@ -300,7 +300,7 @@ TEST_F(InputsTest, NumbersAreNoTestSplitOfAModelThatLearntFromBytes) {
   std::stringstream config;
   config << std::ifstream(folder_ + "/config.json").rdbuf();
   std::string older = config.str();
-  const std::string said = "\"input_type\":\"uint8\",";
+  const std::string said = ",\"input_type\":\"uint8\"";
   ASSERT_THAT(older, HasSubstr(said));
   Write("config.json", older.replace(older.find(said), said.size(), ""));
   npy.set_train_inputs(inputs[0]);
