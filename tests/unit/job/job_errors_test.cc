@@ -91,8 +91,8 @@ TEST(JobErrors, SetIsShownWithACaret) {
                            "env.A=!", "env.A=!x", "env.A=! x", "env.A=!!str", "env.A=!!str #x"}) {
     EXPECT_THAT(Errors(kGood, {lost}), HasSubstr("has to be in quotes")) << lost;
   }
-  for (const char* whole : {"env.A='&a x'", "env.A=!!str x", "env.A=x&a !",
-                            "env.A=x\n  y#z", "env.A=|\n #x\n", "env.A=\" #\""}) {
+  for (const char* whole : {"env.A='&a x'", "env.A=!!str x", "env.A=x&a !", "env.A=x\n  y#z",
+                            "env.A=|\n #x\n", "env.A=\" #\""}) {
     EXPECT_EQ(Errors(kGood, {whole}).find("in quotes"), std::string::npos) << whole;
   }
   EXPECT_THAT(Errors(kGood, {"train.seed=null # not said"}), HasSubstr("is a comment"));
