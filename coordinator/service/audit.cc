@@ -135,7 +135,7 @@ absl::Status Audit::NoteAsked(const AuditEntry& entry, const std::string& call) 
   // There is no line that this one could be the outcome of.
   AuditEntry refused = entry;
   refused.what = call;
-  const absl::Status why = Refusal(written.status);
+  absl::Status why = Refusal(written.status);
   NoteRepeated(std::move(refused), why);
   return why;
 }

@@ -147,7 +147,7 @@ class Files(harness.ProgramTest):
     def test_a_training_that_fails_keeps_its_metrics(self):
         # Whichever rank is heard of first. Step 1 is the last one that is finite, and 100 in a row are skipped.
         # A machine that is busy gets the time that it takes (LeaveWait, coordinator/core/failures.cc).
-        text = harness.synthetic_job(steps=1000, nproc=2, extra="restart: {failure_detection: 60s}")
+        text = harness.synthetic_job(steps=1000, nproc=2, extra="failure_detection: 60s\n")
         job = self.write("job.yaml", text.replace("lr: 0.05", "lr: 1e30"))
         for _ in range(6):
             code, out, err = self.launch("-o", "json", job)
