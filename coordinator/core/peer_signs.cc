@@ -2,6 +2,7 @@
 #include "coordinator/core/peer_signs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "coordinator/core/health.h"
 #include "coordinator/core/nodes.h"

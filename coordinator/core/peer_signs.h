@@ -4,8 +4,6 @@
 #ifndef LOCKSTEP_COORDINATOR_CORE_PEER_SIGNS_H_
 #define LOCKSTEP_COORDINATOR_CORE_PEER_SIGNS_H_
 
-#include <utility>
-
 #include "absl/time/time.h"
 #include "coordinator/core/context.h"
 #include "coordinator/core/state.h"

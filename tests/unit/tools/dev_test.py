@@ -5,10 +5,10 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+from scratch_folder import ROOT, ScratchFolderTest
+
 # `there` names the packages that are installed, `lock` has a line for each time that apt's lists are locked, `cut` says what
 # becomes of an installation when half of it is done.
 APT_GET = r"""#!/bin/bash
@@ -47,22 +47,14 @@ exec "%s" sh -c 'tail -f /dev/null & echo begun >"$0"; wait' "$(dirname "$0")/..
 CTEST = '#!/bin/bash\nhere=$(dirname "$0")/..\n[[ ! -p $here/begun ]] || read -r begun <"$here/begun"\nexit "$(cat "$here/tested")"\n'
 
 
-class DevTest(unittest.TestCase):
+class DevTest(ScratchFolderTest):
     def setUp(self):
-        self.dir = tempfile.mkdtemp(prefix="lockstep-dev-")
-        self.addCleanup(shutil.rmtree, self.dir)
+        super().setUp()
         shutil.copy(os.path.join(ROOT, "dev"), self.dir)
         for name, text in (("apt-get", APT_GET), ("dpkg-query", DPKG_QUERY), ("systemctl", LOGS), ("sleep", LOGS), ("sudo", SUDO)):
-            os.chmod(self.write(f"path/{name}", text), 0o755)
+            self.stand_in(name, text)
         self.packages = {name: words.split() for name, words in
                          re.findall(r"^packages_(\w+)=\((?:  #.*)?([^)]*)\)", self.read("dev"), re.M)}
-
-    def write(self, name, text):
-        path = os.path.join(self.dir, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        return path
 
     def read(self, name):
         with open(os.path.join(self.dir, name), encoding="utf-8") as file:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/make_bundle.sh with a build that is text, and with programs in the place of those that read programs."""
 import os
-import shutil
 import subprocess
 import tarfile
-import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+from scratch_folder import ROOT, ScratchFolderTest
+
 STANDS_FOR = {
     "cmake": 'while [ "$1" != --prefix ]; do shift; done\nmkdir -p "$2/lib/lockstep"\n'
              'for program in launcher coordinator worker; do echo new >"$2/lib/lockstep/$program"; done',
@@ -15,22 +14,14 @@ STANDS_FOR = {
     "ldd": ":"}
 
 
-class MakeBundleTest(unittest.TestCase):
+class MakeBundleTest(ScratchFolderTest):
     def setUp(self):
-        self.dir = tempfile.mkdtemp(prefix="lockstep-bundle-")
-        self.addCleanup(shutil.rmtree, self.dir)
+        super().setUp()
         for name, script in STANDS_FOR.items():
-            os.chmod(self.write(f"path/{name}", f"#!/bin/sh\n{script}\n"), 0o755)
+            self.stand_in(name, f"#!/bin/sh\n{script}\n")
         for name in ("bin/liblockstep_cuda.so", "bin/bench_device", "tests/conformance_cuda_ops_test", "tests/engine_cuda_executor_test"):
             self.write(f"build/{name}", "new\n")
         os.mkdir(f"{self.dir}/to")
-
-    def write(self, name, text):
-        path = os.path.join(self.dir, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        return path
 
     def make(self, build, out):
         return subprocess.run([f"{ROOT}/tools/make_bundle.sh", build, out], cwd=self.dir, stdin=subprocess.DEVNULL,
