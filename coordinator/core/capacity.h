@@ -49,7 +49,10 @@ void SetShape(Ask& ask);
 struct NodeFacts {
   std::string id;
   std::string host;
-  bool open = true;         // it gets work
+  bool open = true;  // it gets work
+  // One that does not get any only as it is out of sight is expected back until then: what was to
+  // start on it is not put off by who starts meanwhile.
+  absl::Time awaited_until = absl::InfinitePast();
   bool is_private = false;  // it serves one job alone
   int slots = 0;
   int gpus = 0;  // as its agent lists them: one that is listed twice is for two workers

@@ -2,6 +2,7 @@
 #include "coordinator/core/make_room.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace lockstep::coordinator {
@@ -17,6 +18,24 @@ Placement Fit(const NodePool& cluster, const Waiting& waiting, const std::vector
 
 void GiveAll(const NodePool& cluster, const std::vector<Taken>& holds, std::vector<Free>& free) {
   for (const Taken& hold : holds) Give(cluster, hold, free);
+}
+
+// The nodes with those that are expected back: what is free there is taken by `until_back`, until
+// then. Nothing: none is expected.
+std::optional<NodePool> WithAwaited(const Queue& queue, std::vector<Running>& until_back) {
+  std::optional<NodePool> all;
+  for (size_t i = 0; i < queue.cluster.nodes.size(); ++i) {
+    const NodeFacts& node = queue.cluster.nodes[i];
+    if (node.open || node.awaited_until <= queue.now) continue;
+    if (!all) all = queue.cluster;
+    const Free free = std::exchange(all->free[i], Free{});
+    all->nodes[i].open = true;
+    Running taken;
+    taken.ends = node.awaited_until;
+    taken.holds = {{static_cast<int>(i), free.slots, std::popcount(free.gpus), free.gpus}};
+    until_back.push_back(std::move(taken));
+  }
+  return all;
 }
 
 // The first so many of `order` have ended.
@@ -123,14 +142,17 @@ std::vector<Free> FreeWith(const NodePool& cluster, const std::vector<Running>& 
 
 std::optional<Reservation> WhenFree(const Queue& queue, const Waiting& waiting,
                                     const std::vector<Running>& running) {
+  std::vector<Running> until_back;
+  const std::optional<NodePool> with_awaited = WithAwaited(queue, until_back);
+  const NodePool& cluster = with_awaited ? *with_awaited : queue.cluster;
   std::vector<const Running*> order;
-  order.reserve(running.size());
+  order.reserve(running.size() + until_back.size());
   for (const Running& job : running) order.push_back(&job);
+  for (const Running& taken : until_back) order.push_back(&taken);
   std::stable_sort(order.begin(), order.end(), [&](const Running* a, const Running* b) {
     const absl::Time x = EndOf(queue, *a), y = EndOf(queue, *b);
     return x != y ? x < y : a->started < b->started;
   });
-  const NodePool& cluster = queue.cluster;
   Reservation reservation;
   reservation.leave = FreeAfter(cluster, order, order.size());
   reservation.placement = Fit(cluster, waiting, reservation.leave);

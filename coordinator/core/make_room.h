@@ -12,7 +12,8 @@
 namespace lockstep::coordinator {
 
 // Room as soon as enough of `running` have ended: those that leave first, then by their time
-// limits, then those without one, the oldest first. Nothing: an empty cluster would not hold it.
+// limits, then those without one, the oldest first. Nodes that are expected back count as there
+// (NodeFacts::awaited_until). Nothing: an empty cluster would not hold it.
 std::optional<Reservation> WhenFree(const Queue& queue, const Waiting& waiting,
                                     const std::vector<Running>& running);
 

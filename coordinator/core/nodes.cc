@@ -243,6 +243,9 @@ NodeFacts FactsOf(const State& state, const Node& node, absl::Time now) {
   facts.id = node.id;
   facts.host = node.host;
   facts.open = TakesWork(state, node, now);
+  if (!facts.open && WhyNoWork(node, now).empty()) {
+    facts.awaited_until = node.last_contact + state.options.node_lost_after;
+  }
   facts.is_private = node.is_private;
   facts.slots = node.slots;
   facts.gpus = static_cast<int>(GpusOf(node).size());

@@ -292,7 +292,12 @@ void SetNextLook(Context& context, const QueueView& view) {
     ends = ends || !job.excluded.empty() || job.starts_at <= context.now;
     if (job.starts_at > context.now) state.schedule_at = std::min(state.schedule_at, job.starts_at);
   }
-  if (first == nullptr || !(ends || (share && !view.running.empty()))) return;
+  if (first == nullptr) return;
+  for (const NodeFacts& node : view.queue.cluster.nodes) {
+    if (node.open || node.awaited_until <= context.now) continue;
+    state.schedule_at = std::min(state.schedule_at, node.awaited_until);
+  }
+  if (!ends && (!share || view.running.empty())) return;
   const int64_t waiting = static_cast<int64_t>(view.waiting.size());
   state.schedule_at =
       std::min(state.schedule_at, context.now + std::max(kLookEvery, waiting * kLookForEach));

@@ -246,8 +246,12 @@ std::string WaitingTexts::Of(int place) {
   const auto& reservation = decisions_.reservation;
   const int ahead = reservation ? reservation->waiting : -1;
   const Offer whole{view_.queue.cluster, whole_, nullptr, waiting.barred};
-  if (ahead != place && WhyNotRankZero(job, waiting).empty() &&
-      PlaceLeast(*waiting.ask, whole).empty()) {
+  const bool fits = !PlaceLeast(*waiting.ask, whole).empty();
+  if (ahead == place && !fits) {
+    return absl::StrCat(text, "; waits ", DurationText(state_.options.node_lost_after),
+                        " for nodes that are out of sight");
+  }
+  if (ahead != place && WhyNotRankZero(job, waiting).empty() && !fits) {
     const Counts& counts = CountsOf(waiting);
     const std::string help =
         WhatWouldHelp(state_.options.nodes_by, job, counts.nodes, counts.largest);

@@ -10,6 +10,7 @@
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/queue_pass.h"
 #include "coordinator/core/queue_view.h"
+#include "coordinator/core/run_time.h"
 #include "tests/simulation/world.h"
 
 namespace lockstep::simulation {
@@ -102,6 +103,17 @@ std::set<std::string> OpenNodes(const State& state, absl::Time now) {
     if (coordinator::FactsOf(state, node, now).open) open.insert(id);
   }
   return open;
+}
+
+// Returns these and the others that are expected back, with the time until when.
+std::map<std::string, absl::Time> AwaitedNodes(const State& state, absl::Time now) {
+  std::map<std::string, absl::Time> nodes;
+  for (const auto& [id, node] : state.nodes) {
+    const coordinator::NodeFacts facts = coordinator::FactsOf(state, node, now);
+    if (facts.open) nodes[id] = absl::InfinitePast();
+    if (now < facts.awaited_until) nodes[id] = facts.awaited_until;
+  }
+  return nodes;
 }
 
 // Returns whether the job as a whole has room in `free`.
@@ -279,6 +291,12 @@ void QueueChecker::CheckStarts(const State& state, absl::Time now) {
     std::set_difference(open.begin(), open.end(), open_.begin(), open_.end(),
                         std::inserter(opened, opened.end()));
   }
+  const auto kept_for_started = [&](const Job& waiting) {
+    return state.serial > serial_ + 1 &&
+           std::any_of(started.begin(), started.end(), [&](const Job* job) {
+             return job->spec().priority() >= waiting.spec().priority();
+           });
+  };
   for (const auto& [id, waiting] : state.jobs) {
     // Who was held or waited for another one when it was last looked at may have been too late.
     if (waited_.count(id) == 0 || !coordinator::IsReady(waiting)) continue;
@@ -287,7 +305,8 @@ void QueueChecker::CheckStarts(const State& state, absl::Time now) {
     std::copy_if(started.begin(), started.end(), std::back_inserter(lower), [&](const Job* job) {
       return job->spec().priority() < waiting.spec().priority();
     });
-    if (lower.empty()) continue;
+    // Room was kept for one that has started after those of lower priority, by a later event.
+    if (lower.empty() || kept_for_started(waiting)) continue;
     std::map<std::string, int> room =
         RoomFor(waiting, lower, view, KeptBefore(state, view, waiting, lower), free);
     for (const std::string& node : opened) room[node] = 0;
@@ -329,28 +348,32 @@ void QueueChecker::CheckKept(const State& state, absl::Time now) {
     world_->checker.Fail(absl::StrCat("job ", next, " could start, and nobody looks at the queue"));
   }
   Kept kept;
-  kept.open = OpenNodes(state, now);
+  kept.nodes = AwaitedNodes(state, now);
   for (const auto& [id, job] : state.jobs) {
     Holds holds = HoldsOf(job);
-    if (!holds.empty()) kept.running[id] = {job.started, std::move(holds), ServingOf(job)};
+    if (holds.empty()) continue;
+    kept.running[id] = {job.started, std::move(holds), ServingOf(job),
+                        now + (job.ask->limit - coordinator::RanFor(job, now))};
   }
   if (decisions.reservation && decisions.starts.empty()) {
     const Job& job = *view.waiting[static_cast<size_t>(decisions.reservation->waiting)];
     if (job.excluded.empty()) kept.job = job.id;
     kept.when = decisions.reservation->when;
   }
-  // Who ran before has what it had, unless it gets what it lacked; who has started since, also
-  // again after it had stopped for another one, comes after the one that waits.
+  // Who ran before has what it had, unless it gets what it lacked, and ends as soon, unless it
+  // waited for a node meanwhile; who has started since, also again after it had stopped for another
+  // one, comes after the one that waits.
   const bool others = std::any_of(kept.running.begin(), kept.running.end(), [&](const auto& entry) {
     const auto before = kept_.running.find(entry.first);
     if (before != kept_.running.end() && before->second.started == entry.second.started) {
       return before->second.holds != entry.second.holds ||
-             before->second.serving != entry.second.serving;
+             before->second.serving != entry.second.serving ||
+             entry.second.ends > before->second.ends + absl::Milliseconds(1);
     }
     return !kept.job.empty() && state.jobs.at(entry.first).spec().priority() >=
                                     state.jobs.at(kept.job).spec().priority();
   });
-  const bool same = !kept.job.empty() && kept.job == kept_.job && kept.open == kept_.open;
+  const bool same = !kept.job.empty() && kept.job == kept_.job && kept.nodes == kept_.nodes;
   if (same && !others && kept_.when != absl::InfiniteFuture() &&
       kept.when > std::max(kept_.when, now) + absl::Milliseconds(1)) {
     world_->checker.Fail(absl::StrCat("room for job ", kept.job, " is there ",

@@ -44,11 +44,12 @@ class QueueChecker {
   struct Kept {                              // room for the first one that waits
     std::string job;
     absl::Time when = absl::InfiniteFuture();
-    std::set<std::string> open;  // nodes
+    std::map<std::string, absl::Time> nodes;
     struct Running {
       absl::Time started;
       Holds holds;
       Holds serving;  // of these, without what is to leave
+      absl::Time ends;
     };
     std::map<std::string, Running> running;
   };

@@ -130,6 +130,27 @@ TEST(QueuePassTest, OneThatWouldNotFitAnEmptyClusterHoldsNobodyUp) {
   EXPECT_FALSE(decisions.reservation.has_value());
 }
 
+TEST(QueuePassTest, ANodeThatIsExpectedBackCountsForTheOneThatWaitsForIt) {
+  TestQueue test;
+  test.Node(4);
+  NodeFacts& away = test.queue.cluster.nodes[static_cast<size_t>(test.Node(4))];
+  away.open = false;
+  away.awaited_until = test.queue.now + absl::Seconds(20);
+  const int large = test.Wait({.nodes = 2, .per_node = 4});
+  test.Wait({});
+  const int brief = test.Wait({.limit = absl::Seconds(20)});
+  Decisions decisions = test.Pass();
+  EXPECT_THAT(TestQueue::Started(decisions), ElementsAre(brief));
+  ASSERT_TRUE(decisions.reservation.has_value());
+  EXPECT_EQ(decisions.reservation->waiting, large);
+  EXPECT_EQ(decisions.reservation->when, away.awaited_until);
+
+  test.queue.now = away.awaited_until;
+  decisions = test.Pass();
+  EXPECT_FALSE(decisions.reservation.has_value());
+  EXPECT_FALSE(decisions.starts.empty());
+}
+
 TEST(QueuePassTest, WithoutBackfillNobodyOvertakes) {
   TestQueue test;
   test.rules.backfill = false;
