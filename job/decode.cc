@@ -12,6 +12,7 @@
 #include "common/printable.h"
 #include "common/utf8.h"
 #include "google/protobuf/map_field.h"
+#include "job/names_elsewhere.h"
 #include "job/nearest_name.h"
 #include "job/schema.h"
 #include "proto/job.pb.h"
@@ -145,12 +146,18 @@ std::string Decoder::UnknownKey(const YamlNode& key, const std::string& path,
   const std::vector<std::string> names = FieldNames(type);
   std::string nearest = NearestName(key.text, names);
   const std::vector<std::string> parents = ParentsOfField(key.text);
+  std::vector<std::string> elsewhere;  // keys of other mappings that other tools call so
+  for (const std::string& here : NamesHere(key.text)) {
+    for (const std::string& parent : ParentsOfField(here)) elsewhere.push_back(Join(parent, here));
+  }
   if (key.text == "<<") {
     absl::StrAppend(&message, "; merge keys are not supported, write the keys out");
   } else if (nearest.empty() && !parents.empty()) {
     std::vector<std::string> places;
     for (const std::string& parent : parents) places.push_back(Owner(parent));
     absl::StrAppend(&message, "; it belongs in ", absl::StrJoin(places, " or "));
+  } else if (nearest.empty() && !elsewhere.empty()) {
+    absl::StrAppend(&message, "; did you mean '", absl::StrJoin(elsewhere, "' or '"), "'?");
   } else {
     absl::StrAppend(&message, Suggest(key.text, names, "it takes"));
   }

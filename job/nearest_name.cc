@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "job/names_elsewhere.h"
 
 namespace lockstep::job {
 namespace {
@@ -39,6 +40,9 @@ int EditDistance(absl::string_view a, absl::string_view b) {
 
 std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates) {
   if (name.empty() || name.size() > kLongestName) return "";
+  for (const std::string& here : NamesHere(name)) {
+    if (std::find(candidates.begin(), candidates.end(), here) != candidates.end()) return here;
+  }
   std::string nearest;
   int best = 0;
   for (const std::string& candidate : candidates) {

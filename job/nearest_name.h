@@ -15,8 +15,9 @@ namespace lockstep::job {
 // string alignment distance). Case, '-' and '_' make no difference.
 int EditDistance(absl::string_view a, absl::string_view b);
 
-// The candidate nearest to `name`, the first of equals; empty when none is near enough to be meant
-// (more than a third of the longer name differs).
+// The candidate that other tools call `name` (names_elsewhere.h), or the one nearest to it, the
+// first of equals; empty when none is near enough to be meant (more than a third of the longer name
+// differs).
 std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates);
 
 // "; did you mean 'x'?" when one is near, else "; <label>: a, b, c".
