@@ -49,8 +49,9 @@ struct Manifest {
   int64_t generation = 0;
   std::string run;        // the job's id
   std::string plan_hash;  // engine::Plan::math_hash()
-  // Of a job, and not in the file: engine::Plan::hash(), which older versions wrote.
-  std::string older_plan_hash;
+  // Of a job, and not in the file: what older versions wrote, engine::Plan::older_math_hash() and,
+  // before, hash().
+  std::vector<std::string> older_plan_hashes;
   std::string device_hash;
   std::string device;   // for people
   int32_t threads = 1;  // of each worker; for people

@@ -120,7 +120,8 @@ absl::StatusOr<std::shared_ptr<const CompiledPlan>> CompiledPlan::Make(const Tra
   if (!spec.inference) LS_RETURN_IF_ERROR(plan->CompileTraining());
   if (spec.decode) LS_RETURN_IF_ERROR(plan->CompileDecode());
   plan->SizeArena();
-  plan->hash_ = plan->MakeHash();
+  plan->hash_ = plan->MakeHash(spec.schedule);
+  if (plan->math_hash_.empty()) plan->KeepMathHash();
   return std::shared_ptr<const CompiledPlan>(std::move(plan));
 }
 

@@ -68,7 +68,8 @@ class CompiledPlan : public Plan {
   std::vector<GradientRange> SumBlocks() const override;
   int64_t TailBegin() const override;
   std::string hash() const override { return hash_; }
-  std::string math_hash() const override { return math_hash_.empty() ? hash_ : math_hash_; }
+  std::string math_hash() const override { return math_hash_; }
+  std::string older_math_hash() const override { return older_math_hash_; }
   std::string DumpText() const override;
   std::string DumpDot() const override {
     return spec_.inference ? evaluate_.graph.ToDot() : train_.graph.ToDot();
@@ -185,7 +186,9 @@ class CompiledPlan : public Plan {
   std::map<Value, Storage> BindLeaves(const Graph& graph,
                                       std::map<Value, Storage> fixed = {}) const;
   Attrs LossAttrs(const Graph& graph, Value logits) const;
-  std::string MakeHash() const;
+  std::string MakeHash(const ScheduleSpec& schedule) const;
+  // Makes math_hash() of what is placed now.
+  void KeepMathHash();
 
   const TrainSpec spec_;
   CpuTargets targets_;
@@ -209,7 +212,8 @@ class CompiledPlan : public Plan {
   GradientLayout layout_;
   size_t arena_bytes_ = 0;
   std::string hash_;
-  std::string math_hash_;  // empty: hash_
+  std::string math_hash_;
+  std::string older_math_hash_;
 };
 
 // Checks whether `token` may be decoded at `position` after `decoded` ones. Errors:

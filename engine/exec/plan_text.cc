@@ -24,7 +24,7 @@ std::string CompiledPlan::DumpText() const {
 }
 
 // Over what is computed and what is exchanged, not over where this machine puts it.
-std::string CompiledPlan::MakeHash() const {
+std::string CompiledPlan::MakeHash(const ScheduleSpec& schedule) const {
   std::string text = absl::StrCat(train_.graph.ToText(), "\n", evaluate_.graph.ToText());
   for (const StateEntry& entry : state_) {
     absl::StrAppend(&text, entry.name, "@", entry.offset, "+", entry.bytes, "\n");
@@ -36,7 +36,7 @@ std::string CompiledPlan::MakeHash() const {
   for (const StatisticSpec& statistic : model_->statistics()) {
     absl::StrAppend(&text, absl::StrFormat("%s momentum %a\n", statistic.name, statistic.momentum));
   }
-  absl::StrAppend(&text, optimizer_->Describe(), "\n", DescribeSchedule(spec_.schedule), "\n");
+  absl::StrAppend(&text, optimizer_->Describe(), "\n", DescribeSchedule(schedule), "\n");
   for (const ParameterSettings& own : settings_) {
     absl::StrAppend(&text, absl::StrFormat("%a %a\n", own.learning_rate, own.weight_decay));
   }
@@ -52,6 +52,11 @@ std::string CompiledPlan::MakeHash() const {
   absl::StrAppend(&text, spec_.precision, " ", spec_.seed, " ", spec_.accumulate, " ", spec_.shards,
                   "\n");
   return absl::StrFormat("%016x%016x", SiteKey(1, text), SiteKey(2, text));
+}
+
+void CompiledPlan::KeepMathHash() {
+  math_hash_ = MakeHash(WithoutLength(spec_.schedule));
+  older_math_hash_ = MakeHash(spec_.schedule);
 }
 
 }  // namespace lockstep::engine

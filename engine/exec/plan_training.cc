@@ -76,21 +76,21 @@ absl::Status CompiledPlan::CompileTraining() {
   // Which level that is changes no bit.
   if (spec_.recompute.mode == RecomputeSpec::Mode::kAuto && recompute_level_ > 0) {
     LS_RETURN_IF_ERROR(PlaceTraining(graph));
-    math_hash_ = MakeHash();
+    KeepMathHash();
   } else if (const int most = MostRecompute(graph);
              spec_.recompute.mode == RecomputeSpec::Mode::kBlocks && recompute_level_ < most) {
     LS_RETURN_IF_ERROR(PlaceTraining(Recompute(graph, kLossSeed, most)));
-    math_hash_ = MakeHash();
+    KeepMathHash();
   }
   if (KeepsWeights()) {  // which changes no bit
     LS_ASSIGN_OR_RETURN(const Graph rounded_by_each, BuildTraining(/*keeps_weights=*/false));
     LS_RETURN_IF_ERROR(PlaceTraining(rounded_by_each));
-    math_hash_ = MakeHash();
+    KeepMathHash();
   }
   const Graph whole = Recompute(graph, kLossSeed, recompute_level_);
   if (math_hash_.empty() && KeepsDropout()) {  // nor does it
     LS_RETURN_IF_ERROR(PlaceTraining(whole));
-    math_hash_ = MakeHash();
+    KeepMathHash();
   }
   return LayOutTraining(whole);
 }

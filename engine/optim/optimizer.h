@@ -82,6 +82,10 @@ absl::Status CheckSchedule(const ScheduleSpec& schedule);
 // Everything that decides the factor, exactly: for the plan's hash.
 std::string DescribeSchedule(const ScheduleSpec& schedule);
 
+// Returns the schedule without the run's length where no factor depends on it: a longer run begins
+// with the same updates.
+ScheduleSpec WithoutLength(ScheduleSpec schedule);
+
 }  // namespace lockstep::engine
 
 #endif  // LOCKSTEP_ENGINE_OPTIM_OPTIMIZER_H_

@@ -167,6 +167,11 @@ double ScheduleFactor(const ScheduleSpec& schedule, int64_t update) {
   return 1;
 }
 
+ScheduleSpec WithoutLength(ScheduleSpec schedule) {
+  if (!NeedsTotal(schedule.kind)) schedule.total_updates = 0;
+  return schedule;
+}
+
 std::string DescribeSchedule(const ScheduleSpec& s) {
   return absl::StrFormat("schedule %d %d %d %a %a %a %d [%s] %a %a %a %d %d",
                          static_cast<int>(s.kind), s.total_updates, s.warmup_updates, s.min_factor,

@@ -38,6 +38,30 @@ Train Deciding(Train train) {
   return train;
 }
 
+// Returns whether the run `now` begins with all that the run `before` does, and is longer. Where an
+// evaluation may end it, that at the shorter one's end might.
+bool IsLonger(const Train& now, const Train& before) {
+  switch (now.schedule().kind_case()) {
+    case Schedule::KIND_NOT_SET:
+    case Schedule::kConstant:
+    case Schedule::kStep:
+    case Schedule::kExponential:
+      break;
+    default:  // its rates depend on the length
+      return false;
+  }
+  if (now.has_early_stop() || before.has_early_stop()) return false;
+  if (before.epochs() > 0) return now.epochs() > before.epochs();
+  return before.steps() > 0 && now.steps() > before.steps();
+}
+
+// Returns whether `saved` is of the job's plan.
+bool HasPlan(const checkpoint::Manifest& saved, const checkpoint::Manifest& job) {
+  const std::vector<std::string>& older = job.older_plan_hashes;
+  return saved.plan_hash == job.plan_hash ||
+         std::find(older.begin(), older.end(), saved.plan_hash) != older.end();
+}
+
 bool ReadTrain(const std::string& json, Train* train) {
   google::protobuf::util::JsonParseOptions options;
   return google::protobuf::util::JsonStringToMessage(json, train, options).ok();
@@ -65,7 +89,7 @@ checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
   manifest.train = MessageJson(job.train());
   manifest.run = run;
   manifest.plan_hash = plan.math_hash();
-  manifest.older_plan_hash = plan.hash();
+  manifest.older_plan_hashes = {plan.older_math_hash(), plan.hash()};
   manifest.device_hash = device_hash;
   manifest.device = device;
   manifest.threads = plan.spec().threads;
@@ -143,6 +167,10 @@ std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Ma
   if (!ReadTrain(saved.train, &before) || !ReadTrain(job.train, &now)) {
     return "its train section has fields that this version of lockstep does not know";
   }
+  if (IsLonger(now, before)) {
+    before.set_epochs(now.epochs());
+    before.set_steps(now.steps());
+  }
   std::string report;
   google::protobuf::util::MessageDifferencer differencer;
   differencer.ReportDifferencesToString(&report);
@@ -157,8 +185,7 @@ std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Ma
     }
   }
   if (differences.empty()) AddDataDifferences(saved, job, &differences);
-  if (differences.empty() && saved.plan_hash != job.plan_hash &&
-      saved.plan_hash != job.older_plan_hash) {
+  if (differences.empty() && !HasPlan(saved, job)) {
     std::string other = "this build of lockstep compiles another plan for the same job";
     if (now.recompute() == "auto") {
       absl::StrAppend(&other,

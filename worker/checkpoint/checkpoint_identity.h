@@ -30,7 +30,8 @@ checkpoint::Manifest IdentityOf(const JobSpec& job, const std::string& run,
 CheckpointMark MarkOf(const checkpoint::Manifest& manifest, const std::string& path);
 
 // Returns what of the math differs between a checkpoint and the job that would go on from it, such
-// as "train.optimizer.sgd.lr: 0.1 -> 0.05"; empty: nothing does.
+// as "train.optimizer.sgd.lr: 0.1 -> 0.05"; empty: nothing does. A job that is longer than the one
+// which saved it, and computes the same until there, differs in nothing.
 std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job);
 
 // Returns the number (checkpoint::RunNumber) of the run of `job` among those in a folder with

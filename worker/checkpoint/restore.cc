@@ -174,8 +174,9 @@ absl::Status LoadCheckpoint(const ResumeSource& source, const std::string& path,
     files.push_back(std::move(file));
   }
   if (absl::Status same = CheckTensors(tensors, *target.plan); !same.ok()) {
-    const bool same_plan =
-        manifest.plan_hash == target.plan->math_hash() || manifest.plan_hash == target.plan->hash();
+    const std::string& saved = manifest.plan_hash;
+    const bool same_plan = saved == target.plan->math_hash() ||
+                           saved == target.plan->older_math_hash() || saved == target.plan->hash();
     if (same_plan) return same;
     // Each rank has checked its share of the files alone, and what is damaged may be a name.
     for (const checkpoint::FileRecord& record : manifest.files) {

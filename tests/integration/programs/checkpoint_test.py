@@ -184,13 +184,27 @@ class Checkpoints(harness.ProgramTest):
         self.assertEqual(len(self.checkpoints()), 1)
         stopped = int(self.checkpoints()[0][5:])
         self.assertGreater(stopped, 0)
-        # Another number of steps is another schedule: refused by name, not begun anew in silence.
+        # Fewer steps may end before the checkpoint: refused by name, not begun anew in silence.
         code, _, err = self.launch(self.in_dir("tiny.yaml"))
         self.assertNotEqual(code, 0)
         self.assertIn("train.steps: 100000000 -> 240", err)
         result, said = self.train_and_tell("--set", "checkpoint.resume=never", self.in_dir("tiny.yaml"))
         self.assertNotIn("goes on after", said)
         self.assertEqual(self.outcome(result), self.undisturbed())
+
+    def test_a_run_that_is_made_longer_is_as_if_it_had_been_so_long_from_the_start(self):
+        rates = ("--set", "train.schedule={step: {every: 50}}")
+        wanted = self.outcome(self.train(*rates, "--set", "checkpoint.dir=other", self.job))
+        brief = ("--set", f"train.steps={STEPS // 2}")
+        self.train(*rates, *brief, self.job)
+        result, said = self.train_and_tell(*rates, self.job)
+        self.assertIn(f"goes on after step {STEPS // 2} ", said)
+        self.assertEqual(self.outcome(result), wanted)
+        # With a schedule over the run's length it is another training.
+        self.train(*brief, "--set", "checkpoint.dir=cosine", self.job)
+        code, _, err = self.launch("--set", "checkpoint.dir=cosine", self.job)
+        self.assertNotEqual(code, 0)
+        self.assertIn(f"train.steps: {STEPS // 2} -> {STEPS}", err)
 
     def has_metrics(self):
         return any("metrics.jsonl" in files and os.path.getsize(os.path.join(root, "metrics.jsonl")) > 0

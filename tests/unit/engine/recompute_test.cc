@@ -145,6 +145,22 @@ TEST(RecomputeMemoryTest, SelectiveComputesLittleAgain) {
   EXPECT_LT(blocks, none * 1.34);  // one more forward pass, less what ends a block
 }
 
+TEST(PlanHashTest, ALongerRunOfTheSameRatesComputesTheSame) {
+  TrainSpec spec = DeepGpt();
+  const auto compile = [&](ScheduleSpec::Kind kind, int64_t total) {
+    spec.schedule.kind = kind;
+    spec.schedule.total_updates = total;
+    return Plan::Compile(spec).value();
+  };
+  const auto brief = compile(ScheduleSpec::Kind::kConstant, 10);
+  const auto longer = compile(ScheduleSpec::Kind::kConstant, 20);
+  EXPECT_EQ(brief->math_hash(), longer->math_hash());
+  EXPECT_NE(brief->older_math_hash(), longer->older_math_hash());
+  EXPECT_EQ(brief->older_math_hash(), brief->hash());
+  EXPECT_NE(compile(ScheduleSpec::Kind::kCosine, 10)->math_hash(),
+            compile(ScheduleSpec::Kind::kCosine, 20)->math_hash());
+}
+
 TEST(RecomputeMemoryTest, AutoTakesTheLeastThatFits) {
   TrainSpec spec = DeepGpt();
   const auto compile = [&](Mode mode, size_t bytes = 0) {

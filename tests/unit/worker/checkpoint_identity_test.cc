@@ -80,16 +80,46 @@ TEST_F(CheckpointIdentityTest, WhatDecidesTheMathIsNamed) {
   job.mutable_train()->mutable_ema()->set_decay(0.9);
   EXPECT_THAT(Difference(job), HasSubstr("train.ema"));
   job = ExampleJob();
+  job.mutable_train()->set_epochs(4);
+  EXPECT_EQ(Difference(job), "train.epochs: 5 -> 4");
+}
+
+TEST_F(CheckpointIdentityTest, ALongerRunGoesOnWhereNothingBeforeDependsOnItsLength) {
+  JobSpec job = ExampleJob();
   job.mutable_train()->set_epochs(6);
-  EXPECT_EQ(Difference(job), "train.epochs: 5 -> 6");
+  EXPECT_EQ(Difference(job), "");
+  job.mutable_train()->clear_epochs();
+  job.mutable_train()->set_steps(100000);
+  EXPECT_THAT(Difference(job), HasSubstr("train.epochs: 5")) << "who knows how many steps that was";
+
+  const auto longer = [&](const JobSpec& before) {
+    JobSpec after = before;
+    after.mutable_train()->set_epochs(6);
+    return DifferenceOf(Of(before), Of(after));
+  };
+  job = ExampleJob();
+  Schedule& schedule = *job.mutable_train()->mutable_schedule();
+  schedule.set_warmup_steps(3);
+  schedule.mutable_step()->set_every(10);
+  EXPECT_EQ(longer(job), "");
+  schedule.mutable_exponential()->set_gamma(0.9);
+  EXPECT_EQ(longer(job), "");
+  schedule.mutable_cosine();
+  EXPECT_EQ(longer(job), "train.epochs: 5 -> 6");
+  schedule.mutable_wsd();
+  EXPECT_EQ(longer(job), "train.epochs: 5 -> 6");
+  job = ExampleJob();
+  job.mutable_train()->mutable_early_stop();
+  EXPECT_EQ(longer(job), "train.epochs: 5 -> 6");
 }
 
 TEST_F(CheckpointIdentityTest, PlanAndDeviceAreLookedAtToo) {
   const checkpoint::Manifest saved = Of(ExampleJob());
   checkpoint::Manifest now = saved;
-  now.plan_hash = now.older_plan_hash = "another";
+  now.plan_hash = "another";
+  now.older_plan_hashes = {"another"};
   EXPECT_THAT(DifferenceOf(saved, now), HasSubstr("compiles another plan"));
-  now.older_plan_hash = saved.plan_hash;
+  now.older_plan_hashes.push_back(saved.plan_hash);
   EXPECT_EQ(DifferenceOf(saved, now), "") << "older versions wrote that of what is computed again";
   now = saved;
   now.threads = 2;
@@ -127,7 +157,8 @@ TEST_F(CheckpointIdentityTest, DataThatChangedIsNamedBeforeThePlan) {
   EXPECT_EQ(DifferenceOf(saved, now), "train.data: train.csv is not what it was");
   now.samples = 61;
   now.data = {{"train.csv", 103, 7}, test};
-  now.plan_hash = now.older_plan_hash = "another";  // the schedule's length is in it
+  now.plan_hash = "another";
+  now.older_plan_hashes = {"another"};  // the schedule's length is in it
   EXPECT_EQ(DifferenceOf(saved, now),
             "train.data: 60 -> 61 samples; train.data: train.csv is not what it was");
 }
