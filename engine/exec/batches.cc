@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/exec/batches.h"
 
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -57,7 +59,11 @@ absl::StatusOr<MadeBatch> MadeBatch::Make(const TrainSpec& spec) {
   return batch;
 }
 
-std::string HashOfGradients(const float* gradients, int64_t count) {
+std::string HashOfGradients(float* gradients, int64_t count) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (int64_t i = 0; i < count; ++i) {
+    if (std::isnan(gradients[i])) gradients[i] = kNan;
+  }
   return absl::StrFormat("%016x", HashBytes(gradients, static_cast<size_t>(count) * sizeof(float)));
 }
 

@@ -32,8 +32,9 @@ class MadeBatch {
   std::vector<const void*> fields_;
 };
 
-// Hex, of a gradient vector's bits: what workers compare before the first step.
-std::string HashOfGradients(const float* gradients, int64_t count);
+// Hex, of a gradient vector's bits: what workers compare before the first step. Makes one NaN of
+// all of them first, since which one an operation gives is not defined (docs/same_bits.md).
+std::string HashOfGradients(float* gradients, int64_t count);
 
 // Where the gradient vector has to be cleared: the gaps between gradients and, last, all of the
 // tail, as [begin, end) of elements.

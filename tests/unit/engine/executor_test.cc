@@ -2,8 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <set>
+#include <string>
 
+#include "engine/cpu/isa.h"
 #include "tests/unit/engine/mlp_job.h"
 
 namespace lockstep::engine {
@@ -344,6 +348,27 @@ TEST(ExecutorTest, DeviceHashLeavesTheStateAlone) {
   EXPECT_NE(hash(&a), hash(&c));
   c.Step(1);
   EXPECT_DEATH(hash(&c), "not the initial ones");
+}
+
+// Which of the NaNs it is where fp16 overflows is no matter of the device.
+TEST(ExecutorTest, TheDeviceHashOfAnOverflowIsThatOfEveryInstructionSet) {
+  TrainSpec spec = SmallMlp();
+  spec.model = CnnSpec{.channels = {16, 32}, .kernel = 3};
+  spec.input = ClassificationInput({3, 15, 13}, 10);
+  spec.precision = "fp16";
+  spec.loss_scale.init = 0x1p26;
+  std::set<std::string> hashes;
+  for (const Isa isa : UsableIsas()) {
+    spec.passes.isa = Name(isa);
+    Job job(spec);
+    Pages gradients(static_cast<size_t>(job.plan->gradient_count()) * 4);
+    hashes.insert(job.executor->DeviceHash(gradients.floats()).value());
+    const float* const values = gradients.floats();
+    EXPECT_TRUE(std::any_of(values, values + job.plan->gradient_count(), [](float x) {
+      return std::isnan(x);
+    })) << "nothing overflows";
+  }
+  EXPECT_EQ(hashes.size(), 1u);
 }
 
 TEST(ExecutorTest, StateCanBeLoadedAndIsReadOnlyElsewhere) {
