@@ -127,6 +127,10 @@ WALL_CLOCK_FILES = {
     "worker/step/fault_injector.cc": "when a fault was carried out",
 }
 
+# The C library's functions differ in the last bits from one version to another (docs/same_bits.md).
+C_MATH = re.compile(r"(?:\bstd|(?<!\w))::(?:exp|exp2|expm1|log|log2|log10|log1p|pow|sin|cos|tan|tanh|cbrt|hypot)f?\(")
+OWN_MATH = ("engine", "worker")
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
 
 
@@ -174,6 +178,19 @@ def check_clock(path, text):
     return problems
 
 
+def check_math(path, text):
+    """Lines of `path` whose numbers would be those of the C library, as (line number, message)."""
+    if owner(path, OWN_MATH) is None:
+        return []
+    problems = []
+    for number, line in enumerate(text.splitlines(), 1):
+        match = C_MATH.search(line.split("//")[0])
+        if match:
+            problems.append((number, f"{match.group(0)}: engine/math/math.h has functions of the same bits everywhere "
+                                     "(docs/same_bits.md)"))
+    return problems
+
+
 def check_file(path, text):
     """Problems of one file as (line number, message)."""
     if owner(path, UNRESTRICTED):
@@ -181,7 +198,7 @@ def check_file(path, text):
     if owner(path, LAYERS) is None:
         return [(1, f"folder {path.split('/')[0]}/ is not in the layer table of "
                     "tools/check_layers.py")]
-    problems = check_clock(path, text)
+    problems = check_clock(path, text) + check_math(path, text)
     for number, line in enumerate(text.splitlines(), 1):
         match = INCLUDE.match(line)
         if not match:

@@ -22,6 +22,7 @@
 #include "data/image_dataset.h"
 #include "data/npy.h"
 #include "data/npy_dataset.h"
+#include "engine/math/math.h"
 #include "worker/commands/answers.h"
 #include "worker/commands/saved_model.h"
 #include "worker/setup/job_plan.h"
@@ -145,7 +146,7 @@ void Softmax(absl::Span<const float> logits, std::vector<float>* probabilities) 
   std::vector<double> powers;
   double sum = 0;
   for (const float logit : logits) {
-    powers.push_back(std::exp(static_cast<double>(logit) - top));
+    powers.push_back(engine::Exp(static_cast<double>(logit) - top));
     sum += powers.back();
   }
   probabilities->clear();

@@ -2,11 +2,11 @@
 #include "worker/commands/token_sampler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "common/check.h"
 #include "common/philox.h"
+#include "engine/math/math.h"
 
 namespace lockstep::worker {
 
@@ -35,7 +35,7 @@ int32_t TokenSampler::Pick(absl::Span<const float> logits, int64_t index) {
   sums_.clear();
   double sum = 0;
   for (const int32_t token : tokens_) {
-    sum += std::exp((logit(token) - top) / temperature_);
+    sum += engine::Exp((logit(token) - top) / temperature_);
     sums_.push_back(sum);
   }
   const auto place = static_cast<uint64_t>(index);

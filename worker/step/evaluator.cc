@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/step/evaluator.h"
 
-#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "common/status.h"
+#include "engine/math/math.h"
 
 namespace lockstep::worker {
 
@@ -89,7 +89,7 @@ absl::StatusOr<EvalResult> Evaluator::Run(Communicator* communicator, int64_t st
   if (averages_) *result.mutable_ema() = Combine(all, world, &Rows::average);
   result.set_step(step);
   result.set_epoch(epoch);
-  if (targets_per_sample_ > 1) result.set_perplexity(std::exp(result.loss()));
+  if (targets_per_sample_ > 1) result.set_perplexity(engine::Exp(result.loss()));
   result.set_seconds(absl::ToDoubleSeconds(clock_->Now() - start));
   return result;
 }

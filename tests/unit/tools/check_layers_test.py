@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import unittest
 
-from check_layers import LAYERS, check_clock, check_file, check_include, owner
+from check_layers import LAYERS, check_clock, check_file, check_include, check_math, owner
 
 
 class CheckLayersTest(unittest.TestCase):
@@ -37,6 +37,15 @@ class CheckLayersTest(unittest.TestCase):
         for line in ("  const absl::Time now = Clock::Real()->Now();", "  // absl::Now() would jump",
                      "  wake_.AwaitFor(&mu_, interval_, due);", "  ::clock_gettime(CLOCK_MONOTONIC, &now);"):
             self.assertEqual(check_clock("worker/control/telemetry.cc", line), [], line)
+
+    def test_exponentials_are_not_the_c_librarys(self):
+        for line in ("  sum += std::exp(x);", "  y = std::powf(x, 2);", "  y = ::tanh(x);"):
+            self.assertEqual([number for number, _ in check_math("worker/commands/predict.cc", "\n" + line)], [2], line)
+            self.assertEqual(check_math("launcher/main.cc", line), [])
+            self.assertEqual(check_math("tests/unit/engine/math_test.cc", line), [])
+        for line in ("  sum += engine::Exp(x);", "  return series::Log1p(f);", "  // std::exp(x) would differ",
+                     "  y = std::ldexp(x, 2);"):
+            self.assertEqual(check_math("worker/commands/predict.cc", line), [], line)
 
     def test_the_workers_groups_are_apart(self):
         self.allowed("worker/step/trainer.cc", "worker/state/state_policy.h")
