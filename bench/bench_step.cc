@@ -90,7 +90,7 @@ int Run(int64_t batch, int threads, int steps) {
   }
   const double peak = std::max(peak_before, engine::MeasureFmaPeak() * threads);
   std::printf("%s\nbatch %lld, %lld parameters, arena %zu KiB, FMA peak %.1f GFLOP/s\n",
-              DescribeDevice(threads).c_str(), static_cast<long long>(batch),
+              DescribeDevice((*plan)->kernels(), threads).c_str(), static_cast<long long>(batch),
               static_cast<long long>((*plan)->parameter_count()), (*plan)->arena_bytes() / 1024,
               peak * 1e-9);
   const double samples = static_cast<double>(batch);

@@ -93,7 +93,7 @@ int Run(const Options& options) {
   std::printf(
       "%s\n%s, %.1f M parameters: update %.1f ms; in-place bandwidth %.1f GB/s; limit %.1f ms; "
       "%.2f x the limit\n",
-      DescribeDevice(options.threads).c_str(), options.optimizer.c_str(),
+      DescribeDevice(plan->kernels(), options.threads).c_str(), options.optimizer.c_str(),
       static_cast<double>(plan->parameter_count()) * 1e-6, bench::Median(update) * 1e3,
       bandwidth * 1e-9, bytes / bandwidth * 1e3, bench::Median(update) * bandwidth / bytes);
   return 0;

@@ -17,9 +17,9 @@ namespace lockstep::engine {
 // Errors: FailedPrecondition when it cannot be used, with what is missing.
 absl::StatusOr<std::string> DescribeGpu(int index);
 
-// Returns what this device is and how kernels are chosen on it: "AMD EPYC (family 25 ...), avx2, 1
-// thread, gcc 12.2.0".
-std::string DescribeDevice(int threads);
+// Returns what this CPU is and what it computes by, `kernels` being the instruction sets
+// (Plan::kernels): "AMD EPYC (family 25 ...), avx2, 1 thread, gcc 12.2.0".
+std::string DescribeDevice(const std::string& kernels, int threads);
 
 // Clears the environment variables that would change kernels (DNNL_*, ONEDNN_*, OMP_*, MKL_*,
 // CUBLASLT_*, CUDNN_*, NVIDIA_TF32_OVERRIDE) and sets flush-to-zero for the calling thread.

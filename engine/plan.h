@@ -126,6 +126,10 @@ class Plan {
   virtual std::string math_hash() const = 0;
   // The same with the run's length, which older versions wrote into checkpoints.
   virtual std::string older_math_hash() const = 0;
+  // Returns which instruction set's kernels do the work of a CPU: "avx512", or, where several do,
+  // the kinds of work of each: "rows/images avx2, products/attention ... avx512". Says so where
+  // LOCKSTEP_ISA names it.
+  virtual std::string kernels() const = 0;
   // The graph as text or DOT, after all passes.
   virtual std::string DumpText() const = 0;
   virtual std::string DumpDot() const = 0;

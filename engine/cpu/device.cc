@@ -9,7 +9,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "engine/cpu/isa.h"
 #include "engine/cpu/numerics.h"
 #include "engine/engine.h"
 
@@ -32,12 +31,12 @@ std::string CpuInfo(const std::string& key) {
 
 }  // namespace
 
-std::string DescribeDevice(int threads) {
+std::string DescribeDevice(const std::string& kernels, int threads) {
   return absl::StrCat(CpuInfo("model name"), " (family ", CpuInfo("cpu family"), " model ",
                       CpuInfo("model"), " stepping ", CpuInfo("stepping"), ", L1d ",
                       sysconf(_SC_LEVEL1_DCACHE_SIZE) / 1024, " KiB, L2 ",
-                      sysconf(_SC_LEVEL2_CACHE_SIZE) / 1024, " KiB), ", Name(DetectIsa()), ", ",
-                      threads, threads == 1 ? " thread" : " threads", ", gcc ", __VERSION__);
+                      sysconf(_SC_LEVEL2_CACHE_SIZE) / 1024, " KiB), ", kernels, ", ", threads,
+                      threads == 1 ? " thread" : " threads", ", gcc ", __VERSION__);
 }
 
 void PinNumerics(int threads) {

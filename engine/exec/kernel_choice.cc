@@ -5,6 +5,7 @@
 #include <link.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -199,6 +200,17 @@ CpuTargets KernelChoices::Targets(int threads, std::optional<bool> bf16_pairs) c
     targets[op_class] = {isa, threads, bf16_pairs.value_or(MultipliesPairs(isa))};
   }
   return targets;
+}
+
+std::string DescribeTargets(const CpuTargets& targets) {
+  std::map<Isa, std::vector<std::string>> classes;
+  for (const OpClass op_class : kAll) classes[targets[op_class].isa].emplace_back(Name(op_class));
+  if (classes.size() == 1) return Name(classes.begin()->first);
+  std::vector<std::string> parts;
+  for (const auto& [isa, names] : classes) {
+    parts.push_back(absl::StrCat(absl::StrJoin(names, "/"), " ", Name(isa)));
+  }
+  return absl::StrJoin(parts, ", ");
 }
 
 std::string CpuAndBuild() {

@@ -39,6 +39,10 @@ struct KernelChoices {
   CpuTargets Targets(int threads, std::optional<bool> bf16_pairs) const;
 };
 
+// Returns the sets that targets have: "avx2" where one does all, else the classes of each:
+// "rows/images avx2, products/attention ... avx512".
+std::string DescribeTargets(const CpuTargets& targets);
+
 // From now on ChooseKernels measures. The results are kept in `file`; "": in this process alone.
 // First thing in a program's main.
 void MeasureKernels(const std::string& file);

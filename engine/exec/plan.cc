@@ -159,6 +159,12 @@ absl::Status CompiledPlan::ChooseTargets() {
   return absl::OkStatus();
 }
 
+std::string CompiledPlan::kernels() const {
+  const bool forced = spec_.passes.isa.empty() && !ForcedIsa().empty();
+  return absl::StrCat(DescribeTargets(targets_), forced ? " (" : "", forced ? kIsaVariable : "",
+                      forced ? ")" : "");
+}
+
 void CompiledPlan::MakeStateTable() {
   const auto add = [&](const std::string& name, StateEntry::Role role, StateEntry::Type type,
                        const Shape& shape) {

@@ -70,6 +70,7 @@ class CompiledPlan : public Plan {
   std::string hash() const override { return hash_; }
   std::string math_hash() const override { return math_hash_; }
   std::string older_math_hash() const override { return older_math_hash_; }
+  std::string kernels() const override;
   std::string DumpText() const override;
   std::string DumpDot() const override {
     return spec_.inference ? evaluate_.graph.ToDot() : train_.graph.ToDot();

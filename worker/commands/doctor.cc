@@ -177,7 +177,7 @@ const char* Conclusion(bool usable) {
 
 bool AnswerDoctor(bool json) {
   const Findings host = ExamineHost();
-  const std::string cpu = engine::DescribeDevice(1);
+  const std::string cpu = engine::DescribeDevice(engine::Name(engine::DetectIsa()), 1);
   const absl::StatusOr<engine::KernelChoices> kernels = engine::ChooseKernels("");
   Findings findings = engine::ExamineGpus();
   findings.insert(findings.end(), host.begin(), host.end());

@@ -129,7 +129,7 @@ JobReport Unestimated(const CompiledJob& compiled, int64_t dataset_size) {
   const Resources& resources = compiled.job.resources();
   JobReport report;
   report.name = compiled.job.name();
-  report.device = engine::DescribeDevice(plan.spec().threads);
+  report.device = engine::DescribeDevice(plan.kernels(), plan.spec().threads);
   report.plan_hash = plan.hash();
   report.parameters = plan.parameter_count();
   report.dataset_size = dataset_size;

@@ -71,7 +71,7 @@ absl::StatusOr<JobSpec> JobOnDevice(const JobSpec& job, const WorkerAssignment& 
 
 absl::StatusOr<std::string> DescribeDeviceOf(const engine::Plan& plan) {
   if (plan.spec().device == engine::DeviceKind::kCuda) return engine::DescribeGpu(0);
-  return engine::DescribeDevice(plan.spec().threads);
+  return engine::DescribeDevice(plan.kernels(), plan.spec().threads);
 }
 
 }  // namespace lockstep::worker

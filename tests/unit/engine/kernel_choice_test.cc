@@ -235,5 +235,24 @@ TEST_F(KernelChoiceTest, AnyMixtureHasTheSameBits) {
   }
 }
 
+// What a refusal tells apart: two sides that differ in their kernels alone must not read alike.
+TEST_F(KernelChoiceTest, APlanSaysWhoseKernelsDoItsWork) {
+  CpuTargets targets = CpuTarget{Isa::kAvx512, 1, false};
+  EXPECT_EQ(DescribeTargets(targets), "avx512");
+  targets[OpClass::kRows].isa = targets[OpClass::kImages].isa = Isa::kAvx2;
+  EXPECT_EQ(DescribeTargets(targets),
+            "rows/images avx2, products/attention/convolutions/bf16 products/bf16 attention/"
+            "bf16 convolutions avx512");
+  TrainSpec spec = SmallMlp();
+  spec.passes.isa = "portable";
+  EXPECT_EQ(Plan::Compile(spec).value()->kernels(), "portable");
+  spec.passes.isa = "";
+  ::setenv(kIsaVariable, "portable", 1);
+  const std::string forced = Plan::Compile(spec).value()->kernels();
+  ::unsetenv(kIsaVariable);
+  EXPECT_EQ(forced, "portable (LOCKSTEP_ISA)");
+  EXPECT_THAT(DescribeDevice(forced, 2), HasSubstr(", portable (LOCKSTEP_ISA), 2 threads, "));
+}
+
 }  // namespace
 }  // namespace lockstep::engine
