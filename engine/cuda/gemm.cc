@@ -96,9 +96,11 @@ absl::StatusOr<std::shared_ptr<const Gemm>> Gemm::Make(const CudaTarget& target,
   MatmulShape shape = spec.shape;
   shape.bias_type = BiasType(spec);
   shape.adds |= AddsResidual(spec);
-  if (spec.residual || !fuse) shape.bias = shape.relu = false;  // a residual comes before relu
+  // The library chooses for a bias that begins at a multiple of 16 bytes.
+  const bool fuses = fuse && (!spec.shape.bias || spec.shape.alignment >= 16);
+  if (spec.residual || !fuses) shape.bias = shape.relu = false;  // a residual comes before relu
   const bool wants = shape.bias || shape.relu;
-  const bool whole = fuse || !NeedsScratch(spec, false);
+  const bool whole = fuses || !NeedsScratch(spec, false);
   if (whole && !NeedsScratch({shape, spec.residual, spec.residual_type, spec.mask}, true)) {
     LS_ASSIGN_OR_RETURN(Product product, Product::Make(target, shape));
     gemm->fuses_ = wants && product.fuses();

@@ -111,6 +111,24 @@ TEST_F(CublasLtTest, ABiasIsPartOfAProductOf16Bits) {
   }
 }
 
+// The library chooses for a bias that is aligned; it is not given another.
+TEST_F(CublasLtTest, ABiasThatIsNotAlignedIsAddedByOurKernels) {
+  const Kernels kernels = {};
+  const Tables tables = {kTablesVersion, "", false, nullptr, &kernels, &kMatmul};
+  GemmSpec spec{shape_};
+  spec.shape.relu = true;
+  for (const Type result : {Type::kBF16, Type::kF32}) {
+    for (const bool bias : {false, true}) {
+      spec.shape.result = result;
+      spec.shape.bias = bias;
+      spec.shape.alignment = 4;
+      const auto gemm = Gemm::Make({&tables}, spec);
+      ASSERT_TRUE(gemm.ok()) << gemm.status();
+      EXPECT_EQ((*gemm)->fuses(), !bias) << NameOf(result);
+    }
+  }
+}
+
 // What is added to a product is the library's C, where the result does not lie over it.
 TEST_F(CublasLtTest, AnAddendIsTheLibrarysC) {
   const Kernels kernels = {};
