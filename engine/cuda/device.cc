@@ -38,6 +38,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int index) {
 }
 
 Device::~Device() {
+  if (abandoned_) return;
   const Runtime& r = runtime();
   for (const Stream stream : {compute_, copies_, returns_}) {
     if (stream == nullptr) continue;
@@ -76,7 +77,7 @@ bool Device::Pin(void* pointer, size_t bytes) {
 void Device::Unpin(void* pointer) {
   const auto at = std::find(registered_.begin(), registered_.end(), pointer);
   LS_CHECK(at != registered_.end());
-  runtime().unpin(pointer);
+  if (!abandoned_) runtime().unpin(pointer);
   registered_.erase(at);
 }
 
@@ -106,6 +107,7 @@ absl::Status Device::Copy(void* to, const void* from, size_t bytes, Stream strea
 }
 
 absl::Status Device::Wait(Stream stream) const {
+  if (abandoned_) return absl::DeadlineExceededError("the GPU's work does not end");
   return Check(runtime().wait_stream(stream), "the GPU's work");
 }
 

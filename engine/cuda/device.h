@@ -54,10 +54,14 @@ class Device {
   absl::Status Check(Code code, const std::string& what) const;
   // Copies on `stream`; both sides stay as they are until it is done.
   absl::Status Copy(void* to, const void* from, size_t bytes, Stream stream) const;
-  // Blocks until all work on `stream` is done. Errors: Internal with the first error of a kernel.
+  // Blocks until all work on `stream` is done. Errors: Internal with the first error of a kernel;
+  // DeadlineExceeded, at once, from Abandon on.
   absl::Status Wait(Stream stream) const;
   // Blocks until `event` is reached or `cancelled`, which may be empty, says true: Aborted.
   absl::Status WaitFor(Event event, const std::function<bool()>& cancelled) const;
+  // For a GPU whose work does not end: from here on nothing waits for it, and nothing is given
+  // back, which would wait too, until the process ends.
+  void Abandon() { abandoned_ = true; }
 
  private:
   explicit Device(const Tables* tables) : tables_(tables) {}
@@ -72,6 +76,7 @@ class Device {
   std::vector<void*> registered_;
   std::vector<Event> events_;
   size_t allocated_ = 0;
+  bool abandoned_ = false;
 };
 
 }  // namespace lockstep::engine::cuda

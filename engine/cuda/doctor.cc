@@ -122,7 +122,7 @@ GpuFinding ExamineAttention(int index) {
   const auto checked = [&]() -> absl::Status {
     LS_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Device> device, cuda::Device::Open(index));
     LS_ASSIGN_OR_RETURN(std::byte * memory, device->Allocate(kCudaWorkspaceBytes, "attention"));
-    absl::Status result = cuda::CheckWarpgroups(*device, cuda::Type::kBF16, memory);
+    absl::Status result = cuda::CheckWarpgroups(device.get(), cuda::Type::kBF16, memory);
     ends_all = absl::IsFailedPrecondition(result);
     return result;
   };

@@ -121,8 +121,8 @@ CudaExecutor::CudaExecutor(std::shared_ptr<const CompiledPlan> plan, const Memor
 
 CudaExecutor::~CudaExecutor() {
   // Nothing of the host's memory is read or written any more.
-  device_->runtime().wait_stream(device_->compute());
-  device_->runtime().wait_stream(device_->copies());
+  device_->Wait(device_->compute()).IgnoreError();
+  device_->Wait(device_->copies()).IgnoreError();
 }
 
 absl::Status CudaExecutor::CheckRoom(size_t limit) const {
@@ -199,7 +199,7 @@ absl::Status CudaExecutor::Prepare(const Memory& memory) {
   CudaTarget target{&device_->tables(), spec.precision == "tf32"};
   const cuda::DeviceProperties& gpu = device_->properties();
   target.fp8 = 10 * gpu.compute_major + gpu.compute_minor >= 89;
-  LS_ASSIGN_OR_RETURN(warpgroups_, cuda::UsesWarpgroups(*plan_, *device_, workspace_));
+  LS_ASSIGN_OR_RETURN(warpgroups_, cuda::UsesWarpgroups(*plan_, device_.get(), workspace_));
   target.warpgroups = warpgroups_;
   std::unique_ptr<cuda::ProductTuning> tuning;
   if (!memory.tuning_files.empty()) {

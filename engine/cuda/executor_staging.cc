@@ -23,7 +23,7 @@ void CudaExecutor::LockFields(void* memory, size_t bytes) {
 
 void CudaExecutor::UnlockFields(void* memory) {
   if (locked_.erase(memory) == 0) return;
-  device_->runtime().wait_stream(device_->copies());
+  device_->Wait(device_->copies()).IgnoreError();
   device_->Unpin(memory);
 }
 

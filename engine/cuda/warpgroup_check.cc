@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/half.h"
 #include "common/log.h"
 #include "common/philox.h"
@@ -102,8 +103,9 @@ std::vector<uint16_t> MadeValues(Type type, size_t count, uint64_t seed) {
 // One form by both kinds of kernels.
 class Comparison {
  public:
-  Comparison(const Device& device, Type type, const Form& form, void* memory)
-      : device_(device),
+  Comparison(Device* device, Type type, const Form& form, void* memory, absl::Duration patience)
+      : device_(*device),
+        patience_(patience),
         type_(type),
         form_(form),
         counts_(form),
@@ -124,7 +126,9 @@ class Comparison {
   // Whether the kernel that was launched last was one by wgmma.
   bool by_wgmma() const { return by_wgmma_; }
 
+  // Errors: Internal; DeadlineExceeded when a kernel does not end.
   absl::Status Run() {
+    LS_ASSIGN_OR_RETURN(done_, device_.MakeEvent());
     LS_RETURN_IF_ERROR(Upload());
     LS_RETURN_IF_ERROR(Forward(false, expected_));
     LS_RETURN_IF_ERROR(Forward(true, made_));
@@ -181,7 +185,14 @@ class Comparison {
     by_wgmma_ = warpgroups;
     const std::string text = absl::StrCat(what, " by ", warpgroups ? "wgmma" : "mma.sync");
     LS_RETURN_IF_ERROR(device_.Check(code, text));
-    return Annotate(device_.Wait(device_.compute()), text);
+    LS_RETURN_IF_ERROR(
+        device_.Check(device_.runtime().record_event(done_, device_.compute()), text));
+    const absl::Time end = Clock::Real()->Now() + patience_;
+    const absl::Status status =
+        device_.WaitFor(done_, [end] { return Clock::Real()->Now() >= end; });
+    if (!absl::IsAborted(status)) return Annotate(status, text);
+    return absl::DeadlineExceededError(
+        absl::StrCat(text, " does not end within ", absl::FormatDuration(patience_)));
   }
 
   absl::Status Forward(bool warpgroups, const Results& results) {
@@ -240,7 +251,8 @@ class Comparison {
         ", differ from those by mma.sync: ", disagreement));
   }
 
-  const Device& device_;
+  Device& device_;
+  const absl::Duration patience_;
   const Type type_;
   const Form form_;
   const Counts counts_;
@@ -248,6 +260,7 @@ class Comparison {
   const Results expected_;  // by mma.sync
   const Results made_;      // by wgmma
   AttentionBackwardArgs args_;
+  Event done_ = nullptr;  // behind the kernel that was launched last
   bool by_wgmma_ = false;
 };
 
@@ -257,18 +270,18 @@ struct Answers {
   std::map<std::tuple<const Tables*, std::string, Type>, bool> content ABSL_GUARDED_BY(mu);
 };
 
-absl::StatusOr<bool> AreTrusted(const Device& device, Type type, void* memory) {
+absl::StatusOr<bool> AreTrusted(Device* device, Type type, void* memory) {
   static Answers* const answers = new Answers;  // lives for ever
   absl::MutexLock lock(&answers->mu);
-  const std::tuple key(&device.tables(), device.properties().uuid, type);
+  const std::tuple key(&device->tables(), device->properties().uuid, type);
   const auto found = answers->content.find(key);
   if (found != answers->content.end()) return found->second;
   const absl::Status status = CheckWarpgroups(device, type, memory);
   if (absl::IsFailedPrecondition(status)) return status;
   answers->content[key] = status.ok();
   if (!status.ok()) {
-    LS_LOG_WARNING << "attention is done by mma.sync on " << device.properties().name << " ("
-                   << device.properties().uuid
+    LS_LOG_WARNING << "attention is done by mma.sync on " << device->properties().name << " ("
+                   << device->properties().uuid
                    << "), since its kernels of sm_90a fail their check: " << status.message();
   }
   return status.ok();
@@ -276,30 +289,31 @@ absl::StatusOr<bool> AreTrusted(const Device& device, Type type, void* memory) {
 
 }  // namespace
 
-absl::Status CheckWarpgroups(const Device& device, Type type, void* memory) {
+absl::Status CheckWarpgroups(Device* device, Type type, void* memory, absl::Duration patience) {
   LS_CHECK(type != Type::kF32);
   for (const Form& form : kForms) {
-    Comparison comparison(device, type, form, memory);
+    Comparison comparison(device, type, form, memory, patience);
     absl::Status status = comparison.Run();
     if (status.ok()) continue;
+    if (absl::IsDeadlineExceeded(status)) device->Abandon();
     // After a fault of a kernel, such as a wrong address, the GPU does nothing more in this
-    // process. One of the others, or of before, is not theirs.
-    if (device.Wait(device.compute()).ok()) return status;
+    // process, as behind one that does not end. One of the others, or of before, is not theirs.
+    if (device->Wait(device->compute()).ok()) return status;
     if (!comparison.by_wgmma()) {
       return absl::FailedPreconditionError(
           absl::StrCat(status.message(), "; the GPU does nothing more in this process"));
     }
     return absl::FailedPreconditionError(absl::StrCat(
-        "the kernels of attention of sm_90a end all work on ", device.properties().name, " (",
-        device.properties().uuid, "): ", status.message(),
+        "the kernels of attention of sm_90a end all work on ", device->properties().name, " (",
+        device->properties().uuid, "): ", status.message(),
         "; set LOCKSTEP_WARPGROUPS=0 for all workers of the job: attention is done by mma.sync "
         "then"));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> UsesWarpgroups(const CompiledPlan& plan, const Device& device, void* memory) {
-  if (!HasWarpgroups(device.tables(), device.properties())) return false;
+absl::StatusOr<bool> UsesWarpgroups(const CompiledPlan& plan, Device* device, void* memory) {
+  if (!HasWarpgroups(device->tables(), device->properties())) return false;
   for (const ProgramKind kind : {ProgramKind::kTraining, ProgramKind::kEvaluation}) {
     const Graph& graph = plan.program(kind).graph;
     for (const Node& node : graph.nodes()) {

@@ -27,8 +27,20 @@ using testing::MatchesRegex;
 using testing::Not;
 
 // What is wrong with the kernels by warpgroups.
-enum class Fault { kNone, kResult, kLogSum, kGradient, kNothing, kLaunch, kAddress, kOthers };
+enum class Fault {
+  kNone,
+  kResult,
+  kLogSum,
+  kGradient,
+  kNothing,
+  kLaunch,
+  kAddress,
+  kOthers,
+  kHang
+};
 Fault fault = Fault::kNone;
+bool hangs = false;  // the GPU's work does not end
+int waits = 0;       // for such work
 
 // Turns a bit of the fraction of an element in 16 bits.
 void Spoil(const cuda::View& view, int64_t element) {
@@ -39,6 +51,7 @@ void Spoil(const cuda::View& view, int64_t element) {
 Code Attention(const cuda::AttentionArgs& args, cuda::Stream stream) {
   if (args.warpgroups && fault == Fault::kNothing) return 0;
   if (args.warpgroups && fault == Fault::kLaunch) return 98;
+  if (args.warpgroups && fault == Fault::kHang) hangs = true;
   if (fault == (args.warpgroups ? Fault::kAddress : Fault::kOthers)) emulation::FailAfter(1);
   const Code code = cuda::EmulatedTables()->kernels->attention(args, stream);
   if (!args.warpgroups) return code;
@@ -55,14 +68,29 @@ Code AttentionBackward(const cuda::AttentionBackwardArgs& args, cuda::Stream str
   return code;
 }
 
+int EventReached(cuda::Event event) {
+  return hangs ? 0 : cuda::EmulatedTables()->runtime->event_reached(event);
+}
+Code WaitStream(cuda::Stream stream) {
+  waits += hangs ? 1 : 0;
+  return cuda::EmulatedTables()->runtime->wait_stream(stream);
+}
+
 // A GPU of its own, whose kernels by warpgroups have the fault.
 struct FaultyGpu {
-  FaultyGpu() : kernels(*cuda::EmulatedTables()->kernels), tables(*cuda::EmulatedTables()) {
+  FaultyGpu()
+      : kernels(*cuda::EmulatedTables()->kernels),
+        runtime(*cuda::EmulatedTables()->runtime),
+        tables(*cuda::EmulatedTables()) {
     kernels.attention = Attention;
     kernels.attention_backward = AttentionBackward;
+    runtime.event_reached = EventReached;
+    runtime.wait_stream = WaitStream;
     tables.kernels = &kernels;
+    tables.runtime = &runtime;
   }
   cuda::Kernels kernels;
+  cuda::Runtime runtime;
   cuda::Tables tables;
 };
 
@@ -73,6 +101,7 @@ class WarpgroupCheckTest : public testing::Test {
   }
   void TearDown() override {
     fault = Fault::kNone;
+    hangs = false;
     emulation::Repair();
     cuda::UseTables(TakesRealGpu() ? nullptr : cuda::EmulatedTables());
   }
@@ -84,7 +113,7 @@ class WarpgroupCheckTest : public testing::Test {
     fault = planted;
     const auto device = cuda::Device::Open(0).value();
     std::byte* const memory = device->Allocate(kCudaWorkspaceBytes, "a test").value();
-    return std::string(cuda::CheckWarpgroups(*device, type, memory).message());
+    return std::string(cuda::CheckWarpgroups(device.get(), type, memory).message());
   }
 
   // What an executor's creation says of it.
@@ -183,6 +212,43 @@ TEST_F(WarpgroupCheckTest, AFaultOfOtherKernelsIsNotTheirs) {
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("attention by mma.sync"), HasSubstr("the GPU does nothing more"),
                     Not(HasSubstr("LOCKSTEP_WARPGROUPS"))));
+}
+
+// As behind a barrier that a warp does not reach: whatever waits for the GPU would wait for ever.
+TEST_F(WarpgroupCheckTest, WorkThatDoesNotEndIsSaidAndNotWaitedFor) {
+  FaultyGpu gpu;
+  cuda::Runtime& runtime = gpu.runtime;
+  static std::vector<cuda::Event> events;
+  events.clear();
+  runtime.create_event = [](cuda::Event* event) {
+    const Code code = cuda::EmulatedTables()->runtime->create_event(event);
+    events.push_back(*event);
+    return code;
+  };
+  cuda::UseTables(&gpu.tables);
+  fault = Fault::kHang;
+  waits = 0;
+  auto device = cuda::Device::Open(0).value();
+  const std::vector<cuda::Stream> streams = {device->compute(), device->copies(),
+                                             device->returns()};
+  std::byte* const memory = device->Allocate(kCudaWorkspaceBytes, "a test").value();
+  std::vector<float> pinned(16);
+  ASSERT_TRUE(device->Pin(pinned.data(), pinned.size() * sizeof(float)));
+  const absl::Status status =
+      cuda::CheckWarpgroups(device.get(), Type::kBF16, memory, absl::ZeroDuration());
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("attention by wgmma does not end within 0"),
+                    HasSubstr("set LOCKSTEP_WARPGROUPS=0")));
+  EXPECT_EQ(device->Wait(device->copies()).code(), absl::StatusCode::kDeadlineExceeded);
+  device->Unpin(pinned.data());
+  device.reset();
+  EXPECT_EQ(waits, 0);
+  // What a process leaves to its end.
+  runtime.unpin(pinned.data());
+  runtime.release(memory);
+  for (const cuda::Stream stream : streams) runtime.destroy_stream(stream);
+  for (const cuda::Event event : events) runtime.destroy_event(event);
 }
 
 // Workers that would do attention by different kernels may not compute together.
