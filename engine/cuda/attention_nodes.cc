@@ -34,8 +34,12 @@ absl::StatusOr<AttentionArgs> ArgsOf(const ops::AttentionShape& shape, const Att
                                                    " columns: CUDA's have at most ", kMaxHeadDepth,
                                                    "; use more heads, or device: cpu"));
   }
-  if (args.heads > 65535 || args.batch > 65535) {
-    return absl::InvalidArgumentError("attention of more than 65535 heads or samples at once");
+  constexpr int64_t kMost = 65535;  // of a grid's second and third extent
+  if (args.heads > kMost || args.batch > kMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention with ", args.heads, " heads of ", args.batch,
+                     " samples at once: CUDA's has at most ", kMost,
+                     " of either; use a smaller micro-batch, or device: cpu"));
   }
   return args;
 }

@@ -133,6 +133,22 @@ INSTANTIATE_TEST_SUITE_P(All, AttentionParityTest,
                          testing::Combine(testing::ValuesIn(Attentions()), testing::Bool()),
                          NameOf);
 
+// A grid's third extent is a sample's.
+TEST_F(AttentionTest, MoreSamplesThanAGridHasAreRefused) {
+  CudaTarget target;
+  target.tables = &device_->tables();
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    for (const bool backward : {false, true}) {
+      const Attention most = {"most", 65535, 1, 1, 8, true, true, type};
+      EXPECT_TRUE(Prepare(NodeOf(most, backward), target).ok());
+      const Attention more = {"more", 65536, 1, 1, 8, true, true, type};
+      const absl::Status status = Prepare(NodeOf(more, backward), target).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(status.message()), HasSubstr("1 heads of 65536 samples at once"));
+    }
+  }
+}
+
 // ---- what is taken ----
 
 TEST_F(AttentionTest, WhatDoesNotSuitStaysOurs) {
