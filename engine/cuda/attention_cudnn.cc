@@ -143,15 +143,15 @@ absl::StatusOr<CudaKernel> ChooseAttention(CudnnTuning* tuning, const Operands& 
   std::optional<CudnnWays> ways;
   if (attention.ok()) ways.emplace((*attention)->graph(), room);
   CudnnTuning::Subject subject{DescribeAttention(shape), o, node.outputs, shape.depth};
-  subject.algorithms = [&] {
-    if (!ways.has_value()) return std::vector<CudnnAlgorithm>();
+  subject.algorithms = [&]() -> absl::StatusOr<std::vector<CudnnAlgorithm>> {
+    LS_RETURN_IF_ERROR(attention.status());
     const DeviceProperties& gpu = tuning->device();
-    std::vector<CudnnAlgorithm> proposed =
+    std::vector<CudnnAlgorithm> ready =
         UnproposedAttention(shape, 10 * gpu.compute_major + gpu.compute_minor, cudnn->version());
-    for (CudnnAlgorithm& one : CudnnPlan::Propose((*attention)->graph(), kMostAlgorithms)) {
-      proposed.push_back(std::move(one));
-    }
-    return ways->Ready(std::move(proposed));
+    LS_ASSIGN_OR_RETURN(const std::vector<CudnnAlgorithm> proposed,
+                        CudnnPlan::Propose((*attention)->graph(), kMostAlgorithms));
+    ready.insert(ready.end(), proposed.begin(), proposed.end());
+    return ways->Ready(std::move(ready));
   };
   subject.prepare = [&](const CudnnAlgorithm& algorithm) -> absl::StatusOr<CudaKernel> {
     LS_RETURN_IF_ERROR(attention.status());
@@ -179,6 +179,23 @@ absl::StatusOr<CudaKernel> ChooseAttention(CudnnTuning* tuning, const Operands& 
                : AttentionDisagreement(made, expected, shape.type, shape.depth);
   };
   return tuning->Choose(subject, std::move(own));
+}
+
+absl::Status TryAttention(const Cudnn& cudnn) {
+  CudnnAttentionShape shape;
+  shape.batch = shape.heads = 1;
+  shape.length = shape.depth = 64;
+  shape.stride = 3 * shape.depth;
+  shape.scale = 0.125f;
+  shape.causal = true;
+  LS_ASSIGN_OR_RETURN(const auto attention,
+                      CudnnAttention::Make(&cudnn.api().backend, {cudnn.handle(), nullptr}, shape));
+  LS_ASSIGN_OR_RETURN(std::vector<CudnnAlgorithm> ways,
+                      CudnnPlan::Propose(attention->graph(), kMostAlgorithms));
+  CudnnWays prepared(attention->graph(), kCudaWorkspaceBytes);
+  LS_ASSIGN_OR_RETURN(ways, prepared.Ready(std::move(ways)));
+  if (!ways.empty()) return absl::OkStatus();
+  return absl::InternalError("no engine gives the same bits in each run");
 }
 
 }  // namespace lockstep::engine::cuda

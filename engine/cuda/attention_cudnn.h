@@ -63,6 +63,11 @@ struct AttentionNode {
 absl::StatusOr<CudaKernel> ChooseAttention(CudnnTuning* tuning, const Operands& operands,
                                            const AttentionNode& node, CudaKernel own);
 
+// Prepares a small attention, for GPUs from sm_80 on and versions from kCudnnForAttention on.
+// Blocks for a second or so, while the library compiles it. Errors: Internal with what the library
+// refuses.
+absl::Status TryAttention(const Cudnn& cudnn);
+
 }  // namespace lockstep::engine::cuda
 
 #endif  // LOCKSTEP_ENGINE_CUDA_ATTENTION_CUDNN_H_

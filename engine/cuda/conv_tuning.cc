@@ -41,9 +41,11 @@ absl::StatusOr<CudaKernel> ChooseFused(CudnnTuning* tuning, CudnnTuning::Subject
       &cudnn->api().backend, {cudnn->handle(), nullptr}, plan, FusionOf(o, node, plan));
   std::optional<CudnnWays> ways;
   if (convolution.ok()) ways.emplace((*convolution)->graph(), CudnnWorkspaceBytes(plan));
-  subject.algorithms = [&] {
-    if (!ways.has_value()) return std::vector<CudnnAlgorithm>();
-    return ways->Ready(CudnnPlan::Propose((*convolution)->graph(), kMostGraphs));
+  subject.algorithms = [&]() -> absl::StatusOr<std::vector<CudnnAlgorithm>> {
+    LS_RETURN_IF_ERROR(convolution.status());
+    LS_ASSIGN_OR_RETURN(std::vector<CudnnAlgorithm> proposed,
+                        CudnnPlan::Propose((*convolution)->graph(), kMostGraphs));
+    return ways->Ready(std::move(proposed));
   };
   subject.prepare = [&](const CudnnAlgorithm& algorithm) -> absl::StatusOr<CudaKernel> {
     LS_RETURN_IF_ERROR(convolution.status());
@@ -114,8 +116,8 @@ absl::StatusOr<CudaKernel> ChooseConvolution(CudnnTuning* tuning, const Operands
     return own;
   }
   const auto convolution = CudnnConvolution::Make(tuning->cudnn(), plan, tf32);
-  subject.algorithms = [&]() -> std::vector<CudnnAlgorithm> {
-    if (!convolution.ok()) return {};
+  subject.algorithms = [&]() -> absl::StatusOr<std::vector<CudnnAlgorithm>> {
+    LS_RETURN_IF_ERROR(convolution.status());
     return (*convolution)->Algorithms(CudnnWorkspaceBytes(plan));
   };
   subject.prepare = [&](const CudnnAlgorithm& algorithm) -> absl::StatusOr<CudaKernel> {

@@ -4,10 +4,14 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/cuda_libraries.h"
+#include "common/cuda_version.h"
 #include "common/status.h"
 #include "engine/cuda/module.h"
 
@@ -15,6 +19,7 @@ namespace lockstep::engine::cuda {
 namespace {
 
 constexpr const char* kVariable = "LOCKSTEP_CUDNN_LIBRARY";
+constexpr const char* kCompilerVariable = "LOCKSTEP_NVRTC_LIBRARY";
 constexpr size_t kMajor = 9;
 constexpr size_t kMajorUnit = 10000;
 
@@ -81,6 +86,38 @@ absl::StatusOr<CudnnLibrary> OpenAt(const std::string& path) {
       path, " is not cuDNN 9 (version ", library.version, whole ? ")" : ", lacks functions)"));
 }
 
+std::string NvrtcFile() { return absl::StrCat("libnvrtc.so.", kCudaMajor); }
+
+// Loads what lies beside `path` and the compiler asks the loader for, by its name alone, too.
+void OpenBuiltins(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (folder.empty()) return;  // the loader's own folders
+  const std::string prefix = absl::StrCat("libnvrtc-builtins.so.", kCudaMajor, ".");
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (absl::StartsWith(entry->path().filename().string(), prefix)) {
+      ::dlopen(entry->path().c_str(), RTLD_NOW | RTLD_LOCAL);
+    }
+  }
+}
+
+// Returns why the compiler is not there, or "".
+std::string OpenCompiler() {
+  std::string first;
+  for (const std::string& path : NvrtcPaths()) {
+    if (::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr) {
+      OpenBuiltins(path);
+      return "";
+    }
+    const char* const error = ::dlerror();
+    if (first.empty() && error != nullptr) first = error;
+  }
+  return absl::StrCat(NvrtcFile(), ", with which cuDNN compiles kernels, cannot be loaded (",
+                      first.empty() ? "nowhere to look" : first, "): install CUDA's NVRTC, or set ",
+                      kCompilerVariable, " to its path");
+}
+
 }  // namespace
 
 std::string CudnnLibrary::name() const {
@@ -91,14 +128,23 @@ std::vector<std::string> CudnnPaths() {
   return CudaLibraryPaths(kVariable, "libcudnn.so.9", "cudnn");
 }
 
+std::vector<std::string> NvrtcPaths() {
+  return CudaLibraryPaths(kCompilerVariable, NvrtcFile(), absl::StrCat("cu", kCudaMajor));
+}
+
 absl::StatusOr<CudnnLibrary> LoadCudnn(const Tables* tables) {
   if (tables != nullptr && IsEmulated(*tables) && std::getenv(kVariable) == nullptr) {
     return absl::FailedPreconditionError("cuDNN is not looked for: the GPU is an emulated one");
   }
+  const bool compiles = tables == nullptr || !IsEmulated(*tables);
+  const std::string no_compiler = compiles ? OpenCompiler() : "";
   std::string tried;
   for (const std::string& path : CudnnPaths()) {
     absl::StatusOr<CudnnLibrary> library = OpenAt(path);
-    if (library.ok()) return library;
+    if (library.ok()) {
+      library->no_compiler = no_compiler;
+      return library;
+    }
     absl::StrAppend(&tried, tried.empty() ? "" : "; ", library.status().message());
   }
   return absl::FailedPreconditionError(

@@ -20,6 +20,9 @@ struct CudnnLibrary {
   CudnnApi api;
   size_t version = 0;  // 91900 is 9.19.0
   std::string path;    // where it was found
+  // Why NVRTC, by which the library compiles attention and fused convolutions, is not loaded; ""
+  // when it is.
+  std::string no_compiler;
 
   // "cuDNN 9.19.0".
   std::string name() const;
@@ -27,10 +30,14 @@ struct CudnnLibrary {
 
 // Where LoadCudnn looks, in order.
 std::vector<std::string> CudnnPaths();
+// The same of NVRTC ($LOCKSTEP_NVRTC_LIBRARY): cuDNN asks the loader for it by its name alone,
+// which finds what the process has loaded, wherever that lies.
+std::vector<std::string> NvrtcPaths();
 
-// Stays loaded for ever. `tables` are the module's, null without one: beside an emulated GPU only
-// the library that the environment names counts. Errors: FailedPrecondition that says where it was
-// looked for, or that it is none of version 9.
+// Stays loaded for ever, as does NVRTC, which is loaded first (beside no emulated GPU). `tables`
+// are the module's, null without one: beside an emulated GPU only the library that the environment
+// names counts. Errors: FailedPrecondition that says where it was looked for, or that it is none of
+// version 9.
 absl::StatusOr<CudnnLibrary> LoadCudnn(const Tables* tables);
 
 // A handle of the library, for a device's stream of kernels.
@@ -46,6 +53,8 @@ class Cudnn {
   CudnnObject handle() const { return handle_; }
   std::string name() const { return library_.name(); }
   size_t version() const { return library_.version; }
+  // As CudnnLibrary.
+  const std::string& no_compiler() const { return library_.no_compiler; }
 
  private:
   explicit Cudnn(CudnnLibrary library) : library_(std::move(library)) {}

@@ -81,13 +81,16 @@ CudnnConvolution::~CudnnConvolution() {
   if (images_ != nullptr) api.destroy_tensor(images_);
 }
 
-std::vector<CudnnAlgorithm> CudnnConvolution::Algorithms(size_t workspace_bytes) const {
+absl::StatusOr<std::vector<CudnnAlgorithm>> CudnnConvolution::Algorithms(
+    size_t workspace_bytes) const {
   std::array<CudnnFound, kMostAlgorithms> found{};
   int count = 0;
   std::vector<CudnnAlgorithm> algorithms;
-  if (direction_->find(cudnn_->handle(), first_, second_, convolution_, result_, kMostAlgorithms,
-                       &count, found.data()) != 0) {
-    return algorithms;
+  const CudnnStatus status = direction_->find(cudnn_->handle(), first_, second_, convolution_,
+                                              result_, kMostAlgorithms, &count, found.data());
+  if (status != 0) {
+    return absl::InternalError(absl::StrCat("it names no algorithm: status ", status, ", ",
+                                            cudnn_->api().error_string(status)));
   }
   for (int i = 0; i < std::min(count, kMostAlgorithms); ++i) {
     const CudnnFound& one = found[static_cast<size_t>(i)];

@@ -26,8 +26,9 @@ class CudnnConvolution {
   CudnnConvolution& operator=(const CudnnConvolution&) = delete;
 
   // The library's algorithms that give the same bits in each run and need no more than
-  // `workspace_bytes`; those that it thinks quickest first. May be none.
-  std::vector<CudnnAlgorithm> Algorithms(size_t workspace_bytes) const;
+  // `workspace_bytes`; those that it thinks quickest first. May be none. Errors: Internal with the
+  // library's reason.
+  absl::StatusOr<std::vector<CudnnAlgorithm>> Algorithms(size_t workspace_bytes) const;
   // Returns whether the library still has it, with no more workspace than it says.
   bool Has(const CudnnAlgorithm& algorithm) const;
   // result = the convolution, on the device's stream of kernels. Forward the operands are images

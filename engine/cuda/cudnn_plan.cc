@@ -39,9 +39,15 @@ CudnnAlgorithm AlgorithmOf(CudnnDescriptor& config, CudnnDescriptor& engine) {
 
 }  // namespace
 
-std::vector<CudnnAlgorithm> CudnnPlan::Propose(const CudnnGraph& graph, size_t most) {
+absl::StatusOr<std::vector<CudnnAlgorithm>> CudnnPlan::Propose(const CudnnGraph& graph,
+                                                               size_t most) {
   const CudnnBackend& backend = graph.backend();
   std::vector<CudnnAlgorithm> found;
+  bool names_one = false;
+  CudnnStatus refusal = 0;
+  const auto note = [&refusal](CudnnStatus status) {
+    if (refusal == 0) refusal = status;
+  };
   for (const CudnnHeuristics mode : {CudnnHeuristics::kBest, CudnnHeuristics::kFallback}) {
     CudnnDescriptor heuristics(backend, CudnnKind::kHeuristics);
     heuristics.Set(kHeuristicsGraph, graph.object())
@@ -55,13 +61,21 @@ std::vector<CudnnAlgorithm> CudnnPlan::Propose(const CudnnGraph& graph, size_t m
       CudnnDescriptor engine(backend, CudnnKind::kEngine);
       CudnnObject into = engine.object();
       config.Get(kConfigEngine, Types::kDescriptor, 1, static_cast<void*>(&into));
-      if (config.status() != 0 || !IsDeterministic(engine)) continue;
+      names_one = true;
+      const bool suits = config.status() == 0 && IsDeterministic(engine);
+      note(config.status());
+      note(engine.status());
+      if (!suits) continue;
       const CudnnAlgorithm algorithm = AlgorithmOf(config, engine);
       const bool known = std::find(found.begin(), found.end(), algorithm) != found.end();
       if (!known && found.size() < most && engine.status() == 0) found.push_back(algorithm);
     }
+    note(heuristics.status());
   }
-  return found;
+  if (!found.empty() || (names_one && refusal == 0)) return found;
+  return absl::InternalError(refusal == 0
+                                 ? "it proposes no engine"
+                                 : absl::StrCat("it proposes no engine: status ", refusal));
 }
 
 absl::StatusOr<CudnnPlan> CudnnPlan::Make(const CudnnGraph& graph,
@@ -119,16 +133,24 @@ CudnnStatus CudnnPlan::Run(CudnnObject handle, const std::vector<int64_t>& ids,
                             : backend_->execute(handle, plan_.object(), pack.object());
 }
 
-std::vector<CudnnAlgorithm> CudnnWays::Ready(std::vector<CudnnAlgorithm> proposed) {
+absl::StatusOr<std::vector<CudnnAlgorithm>> CudnnWays::Ready(std::vector<CudnnAlgorithm> proposed) {
   std::vector<CudnnAlgorithm> found;
+  bool lacks_room = false;
+  absl::Status refusal;
   for (CudnnAlgorithm& one : proposed) {
     const auto plan = Prepare(one);
+    if (absl::IsResourceExhausted(plan.status())) {
+      lacks_room = true;
+    } else {
+      refusal.Update(plan.status());
+    }
     if (!plan.ok()) continue;
     one.workspace_bytes = (*plan)->workspace_bytes();
     ready_.emplace_back(one, *plan);
     found.push_back(std::move(one));
   }
-  return found;
+  if (!found.empty() || lacks_room || refusal.ok()) return found;
+  return refusal;
 }
 
 absl::StatusOr<std::shared_ptr<const CudnnPlan>> CudnnWays::Prepare(
@@ -137,7 +159,9 @@ absl::StatusOr<std::shared_ptr<const CudnnPlan>> CudnnWays::Prepare(
     if (known == algorithm) return plan;
   }
   LS_ASSIGN_OR_RETURN(CudnnPlan plan, CudnnPlan::Make(graph_, algorithm));
-  if (plan.workspace_bytes() > room_) return absl::InternalError("it needs more workspace");
+  if (plan.workspace_bytes() > room_) {
+    return absl::ResourceExhaustedError("it needs more workspace");
+  }
   return std::make_shared<const CudnnPlan>(std::move(plan));
 }
 

@@ -20,8 +20,10 @@ namespace lockstep::engine::cuda {
 class CudnnPlan {
  public:
   // The ways that the library thinks quickest, best first, at most `most`; their workspaces are not
-  // known yet. May be none. REQUIRES: graph.Finish.
-  static std::vector<CudnnAlgorithm> Propose(const CudnnGraph& graph, size_t most);
+  // known yet. May be none: those that it has may give other bits in each run. REQUIRES:
+  // graph.Finish. Errors: Internal with the library's status when it names none, as without its
+  // compiler (cudnn.h).
+  static absl::StatusOr<std::vector<CudnnAlgorithm>> Propose(const CudnnGraph& graph, size_t most);
 
   // The way with the engine and knobs of `algorithm`; it may take seconds, as some are compiled.
   // Errors: Internal when the library has it no more, or its results may change from run to run.
@@ -47,9 +49,10 @@ class CudnnWays {
   // With at most `room` bytes of workspace. `graph` outlives them.
   CudnnWays(const CudnnGraph& graph, size_t room) : graph_(graph), room_(room) {}
 
-  // Those of `proposed` that can be prepared, with what workspace they need.
-  std::vector<CudnnAlgorithm> Ready(std::vector<CudnnAlgorithm> proposed);
-  // Errors: Internal when the library has it not, or it needs more workspace.
+  // Those of `proposed` that can be prepared, with what workspace they need. May be none: there is
+  // no room for them. Errors: Internal with the first refusal when the library refuses them all.
+  absl::StatusOr<std::vector<CudnnAlgorithm>> Ready(std::vector<CudnnAlgorithm> proposed);
+  // Errors: Internal when the library has it not; ResourceExhausted when it needs more workspace.
   absl::StatusOr<std::shared_ptr<const CudnnPlan>> Prepare(const CudnnAlgorithm& algorithm);
 
  private:

@@ -40,6 +40,9 @@ float ValueOf(const std::byte* data, Type type, size_t i) {
   return type == Type::kBF16 ? BFloat16{bits}.ToFloat() : Float16{bits}.ToFloat();
 }
 
+// "attention" of "attention:2x3x21x16:144:bf16".
+std::string KindOf(const std::string& name) { return name.substr(0, name.find(':')); }
+
 void PutValue(std::byte* data, Type type, size_t i, float value) {
   if (type == Type::kF32) {
     std::memcpy(data + i * sizeof(value), &value, sizeof(value));
@@ -72,7 +75,7 @@ absl::StatusOr<std::unique_ptr<CudnnTuning>> CudnnTuning::Open(Device* device,
 
 absl::StatusOr<CudaKernel> CudnnTuning::Choose(const Subject& subject, CudaKernel own) {
   LS_ASSIGN_OR_RETURN(Way way, Decide(subject, std::move(own)));
-  const std::string kind = subject.name.substr(0, subject.name.find(':'));
+  const std::string kind = KindOf(subject.name);
   if (way.algorithm.number == CudnnAlgorithm::kOwn) {
     CountOwn(kind);
   } else {
@@ -85,8 +88,13 @@ absl::StatusOr<CudnnTuning::Way> CudnnTuning::Decide(const Subject& subject, Cud
   AlgorithmTable& table = tuning_.table();
   const CudnnAlgorithm* known = table.FindCudnn(name_, subject.name);
   if (known == nullptr) {
-    if (!tuning_.measures()) return Way{{}, std::move(own)};
-    LS_ASSIGN_OR_RETURN(Way chosen, Measure(subject, std::move(own)));
+    if (!tuning_.measures() || refused_.contains(subject.name)) return Way{{}, std::move(own)};
+    const absl::StatusOr<std::vector<CudnnAlgorithm>> algorithms = subject.algorithms();
+    if (!algorithms.ok()) {
+      NoteRefusal(subject, algorithms.status());
+      return Way{{}, std::move(own)};
+    }
+    LS_ASSIGN_OR_RETURN(Way chosen, Measure(subject, *algorithms, std::move(own)));
     table.Set(name_, subject.name, chosen.algorithm);
     tuning_.NoteMeasured();
     return chosen;
@@ -100,11 +108,23 @@ absl::StatusOr<CudnnTuning::Way> CudnnTuning::Decide(const Subject& subject, Cud
                                           kernel.status().message(), "): remove its line there"));
 }
 
-absl::StatusOr<CudnnTuning::Way> CudnnTuning::Measure(const Subject& subject, CudaKernel own) {
+void CudnnTuning::NoteRefusal(const Subject& subject, const absl::Status& why) {
+  refused_.insert(subject.name);
+  const std::string kind = KindOf(subject.name);
+  if (!warned_.insert(kind).second) return;
+  const std::string& no_compiler = cudnn_->no_compiler();
+  LS_LOG_WARNING << cudnn_->name() << " offers nothing for " << kind << " (" << subject.name
+                 << "): " << why.message() << "; our own kernels do it"
+                 << (no_compiler.empty() ? "" : "; ") << no_compiler;
+}
+
+absl::StatusOr<CudnnTuning::Way> CudnnTuning::Measure(const Subject& subject,
+                                                      const std::vector<CudnnAlgorithm>& algorithms,
+                                                      CudaKernel own) {
   std::vector<Way> ways = {{{}, std::move(own)}};
   Trial expected;
   ++measured_;
-  for (const CudnnAlgorithm& algorithm : subject.algorithms()) {
+  for (const CudnnAlgorithm& algorithm : algorithms) {
     if (expected.outputs.empty()) {
       Code refused = 0;
       LS_ASSIGN_OR_RETURN(expected, Run(subject, ways[0].kernel, &refused));

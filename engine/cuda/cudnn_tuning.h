@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,8 +41,9 @@ class CudnnTuning {
     const Operands& operands;
     size_t outputs = 1;   // the first ones, which are compared
     int64_t granule = 1;  // of large outputs parts are compared that begin at multiples of it
-    // The library's ways, those that it thinks quickest first. May be none.
-    std::function<std::vector<CudnnAlgorithm>()> algorithms = nullptr;
+    // The library's ways, those that it thinks quickest first. May be none. Errors: Internal with
+    // what the library refuses.
+    std::function<absl::StatusOr<std::vector<CudnnAlgorithm>>()> algorithms = nullptr;
     // The kernel of a way. Errors: Internal when the library has it not.
     std::function<absl::StatusOr<CudaKernel>(const CudnnAlgorithm& algorithm)> prepare = nullptr;
     // "", or what is wrong with values `made` of an output. REQUIRES: as many of both.
@@ -49,8 +51,9 @@ class CudnnTuning {
                               absl::Span<const float> expected)>
         disagreement = nullptr;
   };
-  // The kernel of the node, `own` being that of our own kernels. Blocks while it is measured.
-  // Errors: Internal when the GPU fails, or cuDNN has not what the files say.
+  // The kernel of the node, `own` being that of our own kernels. Blocks while it is measured. Where
+  // the library refuses to be asked it is `own`, which is said once of each kind of nodes and kept
+  // in no file. Errors: Internal when the GPU fails, or cuDNN has not what the files say.
   absl::StatusOr<CudaKernel> Choose(const Subject& subject, CudaKernel own);
   // Counts a node of `kind` that is not asked about.
   void CountOwn(const std::string& kind) { ++chosen_[kind + " by own kernels"]; }
@@ -81,7 +84,10 @@ class CudnnTuning {
               const CudaContext& context, const Stopwatch& stopwatch);
   // As Choose.
   absl::StatusOr<Way> Decide(const Subject& subject, CudaKernel own);
-  absl::StatusOr<Way> Measure(const Subject& subject, CudaKernel own);
+  absl::StatusOr<Way> Measure(const Subject& subject, const std::vector<CudnnAlgorithm>& algorithms,
+                              CudaKernel own);
+  // Notes that the library gave no answer, and warns.
+  void NoteRefusal(const Subject& subject, const absl::Status& why);
   // Returns what is wrong with a kernel, or "". Errors: Internal when the GPU fails.
   absl::StatusOr<std::string> Examine(const Subject& subject, const CudaKernel& kernel,
                                       const Trial& expected);
@@ -101,6 +107,8 @@ class CudnnTuning {
   std::vector<std::byte> patterns_[3];  // by type
   int measured_ = 0;
   std::map<std::string, int> chosen_;
+  std::set<std::string> refused_;  // names of subjects
+  std::set<std::string> warned_;   // of their kinds
 };
 
 }  // namespace lockstep::engine::cuda

@@ -9,6 +9,7 @@
 #include "common/cuda_version.h"
 #include "common/nvml.h"
 #include "common/status.h"
+#include "engine/cuda/attention_cudnn.h"
 #include "engine/cuda/cudnn.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/doctor_speed.h"
@@ -55,6 +56,16 @@ GpuFinding ExamineCudnn(const cuda::Tables* tables) {
     return {State::kDoubtful, "cuDNN",
             absl::StrCat(handle.status().message(),
                          "; convolutions and attention use our own kernels")};
+  }
+  if ((*handle)->version() >= cuda::kCudnnForAttention &&
+      (*device)->properties().compute_major >= 8) {
+    const absl::Status tried = cuda::TryAttention(**handle);
+    if (!tried.ok()) {
+      return {State::kDoubtful, "cuDNN",
+              absl::StrCat(text, " prepares no attention: ", tried.message(),
+                           library->no_compiler.empty() ? "" : "; ", library->no_compiler,
+                           "; our own kernels do what it cannot")};
+    }
   }
   return {State::kGood, "cuDNN",
           absl::StrCat(text, "; convolutions and attention use it where it is measured quicker")};

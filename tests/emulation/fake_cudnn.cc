@@ -152,6 +152,7 @@ template <int kDirection>
 CudnnStatus Find(CudnnObject, CudnnObject first, CudnnObject second, CudnnObject convolution,
                  CudnnObject result, int wanted, int* count, CudnnFound* found) {
   if (Check(Describe(kDirection, first, second, convolution, result)) != 0) return kBadParam;
+  if (switches.find_status != 0) return switches.find_status;
   *count = std::min(wanted, kAlgorithms + 1);
   for (int i = 0; i < *count; ++i) {
     const int algorithm = i % kAlgorithms;  // the first comes twice

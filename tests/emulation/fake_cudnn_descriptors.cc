@@ -142,7 +142,10 @@ CudnnStatus Check(const Data& data) {
       const GraphTensor tensor = TensorOf(data);
       return tensor.id < 0 || tensor.type < 0 || tensor.extents[0] < 1 ? kBadParam : 0;
     }
+    case CudnnKind::kHeuristics:
+      return switches.heuristics_status;
     case CudnnKind::kOperationGraph: {
+      if (switches.graph_status != 0) return switches.graph_status;
       const Graph graph = GraphOf(data);
       const bool whole = !graph.operations.empty() && data.values.contains(kGraphHandle);
       return whole && Fits(graph) ? 0 : kBadParam;
@@ -208,6 +211,7 @@ CudnnStatus Get(const Data& data, CudnnAttribute attribute, int64_t wanted, int6
   if (attribute == kHeuristicsResults) {
     const bool best = data.One(kHeuristicsMode, -1) == static_cast<int>(CudnnHeuristics::kBest);
     std::vector<std::shared_ptr<const Data>> configs;
+    if (switches.proposes_none) return Give(configs, wanted, count, into);
     for (const int number : best ? std::vector<int>{kNotDeterministic, kLarge, kUnsupported, kPlain}
                                  : std::vector<int>{kPlain, kTurned}) {
       configs.push_back(MakeConfig(number, data));

@@ -9,6 +9,7 @@
 #include <ostream>
 
 #include "engine/cuda/attention_cudnn.h"
+#include "engine/cuda/doctor.h"
 #include "engine/ops/ops.h"
 #include "tests/unit/engine/cudnn_fixture.h"
 #include "tests/unit/engine/step_job.h"
@@ -205,6 +206,57 @@ TEST_F(AttentionTest, WhatIsWrongFailsOrChangesIsPassedOver) {
     EXPECT_EQ(Chosen(plain_, backward), 2);
     fake_->run_status = 0;
   }
+}
+
+// As without NVRTC, which may be there in the next run: nothing was compared, so nothing is kept.
+TEST_F(AttentionTest, ALibraryThatRefusesIsSaidOnceAndNotKept) {
+  const OneNode node = NodeOf(plain_, false), backward = NodeOf(plain_, true);
+  const auto check = [&](const char* why) {
+    testing::internal::CaptureStderr();
+    {
+      Chooser chooser = Open();
+      for (int i = 0; i < 2; ++i) {
+        EXPECT_EQ(AlgorithmOf(node, Prepare(node, chooser.target).value()), CudnnAlgorithm::kOwn);
+      }
+      EXPECT_EQ(AlgorithmOf(backward, Prepare(backward, chooser.target).value()),
+                CudnnAlgorithm::kOwn);
+      EXPECT_EQ(chooser.cudnn->measured(), 0);
+      chooser.products->Finish();
+    }
+    const std::string log = testing::internal::GetCapturedStderr();
+    const std::string said = "cuDNN 9.19.0 offers nothing for ";
+    const size_t first = log.find(said + "attention (attention:2x3x21x16:144:bf16:causal): ");
+    EXPECT_NE(first, std::string::npos) << log;
+    EXPECT_THAT(log, HasSubstr(why));
+    EXPECT_THAT(log, HasSubstr(said + "attention-backward (attention-backward:2x3x21x16"));
+    EXPECT_EQ(log.find(said + "attention (", first + 1), std::string::npos) << log;
+    EXPECT_EQ(TextOfFile().find("attention"), std::string::npos);
+  };
+  fake_->proposes_none = true;
+  check("it proposes no engine; our own kernels do it");
+  fake_->proposes_none = false;
+  fake_->heuristics_status = 3007;
+  check("it proposes no engine: status 3007; ");
+  fake_->heuristics_status = 0;
+  fake_->graph_status = 2003;
+  check("cuDNN refuses the graph with status 2003");
+  fake_->graph_status = 0;
+  EXPECT_EQ(Chosen(plain_, false), 1);
+}
+
+TEST_F(AttentionTest, TheDoctorSaysThatTheLibraryPreparesNone) {
+  const auto finding = [] {
+    for (GpuFinding& one : ExamineGpus()) {
+      if (one.part == "cuDNN") return std::move(one);
+    }
+    return GpuFinding{};
+  };
+  device_.reset();
+  EXPECT_EQ(finding().state, GpuFinding::State::kGood);
+  fake_->proposes_none = true;
+  const GpuFinding refused = finding();
+  EXPECT_EQ(refused.state, GpuFinding::State::kDoubtful);
+  EXPECT_THAT(refused.text, HasSubstr("prepares no attention: it proposes no engine; our own"));
 }
 
 TEST_F(AttentionTest, RanksTakeTheSameFromOneFileWithItsKnobs) {

@@ -154,6 +154,30 @@ TEST_F(ConvolutionTest, WhatIsSlowerIsPassedOverAndKept) {
               HasSubstr("cuDNN 9.19.0\tconv:2x5x7x3:4x3x3:s1x1:p1x1:d1x1:g1:f32\town"));
 }
 
+TEST_F(ConvolutionTest, ALibraryThatRefusesIsSaidAndNotKept) {
+  const Convolution half = Convolutions()[8];
+  const auto check = [&](const Convolution& convolution, Direction direction, const char* said) {
+    testing::internal::CaptureStderr();
+    const OneNode node = NodeOf(convolution, direction);
+    Chooser chooser = Open();
+    const CudaKernel kernel = Prepare(node, chooser.target).value();
+    EXPECT_EQ(AlgorithmOf(node, kernel), CudnnAlgorithm::kOwn);
+    chooser.products->Finish();
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr(said));
+    EXPECT_EQ(TextOfFile().find("conv"), std::string::npos);
+  };
+  fake_->find_status = 3000;
+  check(plain_, kForward,
+        "offers nothing for conv (conv:2x5x7x3:4x3x3:s1x1:p1x1:d1x1:g1:f32): "
+        "it names no algorithm: status 3000, the fake cuDNN's error");
+  fake_->find_status = 0;
+  fake_->heuristics_status = 3007;
+  check(half, kFilters, "it proposes no engine: status 3007");
+  fake_->heuristics_status = 0;
+  fake_->graph_status = 2003;
+  check(half, kForward, "cuDNN refuses the graph with status 2003");
+}
+
 TEST_F(ConvolutionTest, WhatIsWrongIsPassedOver) {
   fake_->milliseconds = 0.5;
   EXPECT_EQ(Chosen(plain_, kForward), 1);

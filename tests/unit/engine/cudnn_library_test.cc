@@ -40,11 +40,13 @@ class CudnnLibraryTest : public testing::Test {
     if (!library.ok()) GTEST_SKIP() << library.status().message();
     backend_ = library->api.backend;
     version_ = library->version;
+    no_compiler_ = library->no_compiler;
   }
 
   // Skips where graphs cannot be compiled for a GPU that is not there.
   void NeedCompiler() {
     if (version_ < kCudnnForAttention) GTEST_SKIP() << "an older cuDNN";
+    if (!no_compiler_.empty()) GTEST_SKIP() << no_compiler_;
     if (::dlopen(LOCKSTEP_FAKE_DRIVER, RTLD_NOW | RTLD_NOLOAD) != nullptr) return;
     if (::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr) {
       GTEST_SKIP() << "there is a driver, whose GPU is asked when it trains";
@@ -54,11 +56,19 @@ class CudnnLibraryTest : public testing::Test {
 
   CudnnBackend backend_;
   size_t version_ = 0;
+  std::string no_compiler_;
 };
 
 TEST_F(CudnnLibraryTest, HasEveryFunction) {
   EXPECT_GE(version_, 90000u);
   EXPECT_NE(backend_.execute, nullptr);
+}
+
+// The library asks the loader for the compiler by its name: what is loaded is found, wherever it
+// lies.
+TEST_F(CudnnLibraryTest, ItsCompilerIsLoadedBeforeIt) {
+  if (!no_compiler_.empty()) GTEST_SKIP() << no_compiler_;
+  EXPECT_NE(::dlopen("libnvrtc.so.13", RTLD_NOW | RTLD_NOLOAD), nullptr);
 }
 
 struct Asked {
@@ -102,9 +112,10 @@ TEST_P(CudnnCompileTest, AttentionHasAWay) {
   const auto attention = CudnnAttention::Make(&backend_, {nullptr, gpu.object()}, shape);
   ASSERT_TRUE(attention.ok()) << attention.status();
   const CudnnGraph& graph = (*attention)->graph();
-  const std::vector<CudnnAlgorithm> proposed = CudnnPlan::Propose(graph, 2);
-  ASSERT_FALSE(proposed.empty());
-  for (const CudnnAlgorithm& algorithm : proposed) {
+  const auto proposed = CudnnPlan::Propose(graph, 2);
+  ASSERT_TRUE(proposed.ok()) << proposed.status();
+  ASSERT_FALSE(proposed->empty());
+  for (const CudnnAlgorithm& algorithm : *proposed) {
     const absl::StatusOr<CudnnPlan> plan = CudnnPlan::Make(graph, algorithm);
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_LE(plan->workspace_bytes(),
@@ -151,11 +162,15 @@ TEST_F(CudnnLibraryTest, ConvolutionsThatGoOnInFp32HaveAWay) {
         const auto made = CudnnFusedConvolution::Make(&backend_, {nullptr, gpu.object()}, plan,
                                                       FusionOf(operands, node.node(), plan));
         ASSERT_TRUE(made.ok()) << made.status();
-        std::vector<CudnnAlgorithm> proposed = CudnnPlan::Propose((*made)->graph(), 1);
-        ASSERT_FALSE(proposed.empty()) << convolution.name << direction << " sm_" << compute;
+        absl::StatusOr<std::vector<CudnnAlgorithm>> proposed =
+            CudnnPlan::Propose((*made)->graph(), 1);
+        ASSERT_TRUE(proposed.ok()) << proposed.status();
+        ASSERT_FALSE(proposed->empty()) << convolution.name << direction << " sm_" << compute;
         if (compute != 90) continue;  // compiling takes a second
         CudnnWays ways((*made)->graph(), CudnnWorkspaceBytes(plan));
-        EXPECT_FALSE(ways.Ready(std::move(proposed)).empty()) << convolution.name << direction;
+        const auto ready = ways.Ready(*std::move(proposed));
+        ASSERT_TRUE(ready.ok()) << ready.status();
+        EXPECT_FALSE(ready->empty()) << convolution.name << direction;
       }
     }
   }
