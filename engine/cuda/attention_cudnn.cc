@@ -148,9 +148,12 @@ absl::StatusOr<CudaKernel> ChooseAttention(CudnnTuning* tuning, const Operands& 
     const DeviceProperties& gpu = tuning->device();
     std::vector<CudnnAlgorithm> ready =
         UnproposedAttention(shape, 10 * gpu.compute_major + gpu.compute_minor, cudnn->version());
-    LS_ASSIGN_OR_RETURN(const std::vector<CudnnAlgorithm> proposed,
-                        CudnnPlan::Propose((*attention)->graph(), kMostAlgorithms));
-    ready.insert(ready.end(), proposed.begin(), proposed.end());
+    const auto proposed = CudnnPlan::Propose((*attention)->graph(), kMostAlgorithms);
+    if (proposed.ok()) {
+      ready.insert(ready.end(), proposed->begin(), proposed->end());
+    } else if (ready.empty()) {
+      return proposed.status();
+    }
     return ways->Ready(std::move(ready));
   };
   subject.prepare = [&](const CudnnAlgorithm& algorithm) -> absl::StatusOr<CudaKernel> {
