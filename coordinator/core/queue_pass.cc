@@ -165,9 +165,8 @@ class Pass {
       }
     }
     if (waiting.array >= 0) --queue_.array_left[static_cast<size_t>(waiting.array)];
-    started_.push_back(
-        Running{ask.priority, ask.user, queue_.now, queue_.now + ask.limit, std::move(holds)});
-    decisions_.starts.push_back({place, std::move(placement)});
+    started_.push_back(Running{ask.priority, ask.user, queue_.now, queue_.now + ask.limit, holds});
+    decisions_.starts.push_back({place, std::move(placement), std::move(holds)});
     return true;
   }
 
@@ -242,23 +241,22 @@ void EndJobs(Queue& queue) {
   std::erase_if(queue.running, [&](const Running& job) {
     if (!job.leaving && job.ends > queue.now) return false;
     for (const Taken& hold : job.holds) Give(queue.cluster, hold, queue.cluster.free);
+    if (job.array >= 0 && !job.part) ++queue.array_left[static_cast<size_t>(job.array)];
     return true;
   });
 }
 
 // Takes those out that the pass has started, and lets them run. Returns whether `place` was one of
 // them, and else where it is now.
-bool Begin(Queue& queue, const Decisions& decisions, const std::vector<Free>& before, int* place) {
+bool Begin(Queue& queue, const Decisions& decisions, int* place) {
   std::vector<bool> gone(queue.waiting.size());
-  std::vector<Free> free = before;
   for (const Decisions::Start& start : decisions.starts) {
     if (start.waiting == *place) return true;
     gone[static_cast<size_t>(start.waiting)] = true;
-    const Ask& ask = *queue.waiting[static_cast<size_t>(start.waiting)].ask;
-    Running job{ask.priority, ask.user, queue.now, queue.now + ask.limit};
-    for (const auto& [node, workers] : start.placement) {
-      job.holds.push_back(Take(ask, queue.cluster, node, workers, free));
-    }
+    const Waiting& waiting = queue.waiting[static_cast<size_t>(start.waiting)];
+    const Ask& ask = *waiting.ask;
+    Running job{ask.priority, ask.user, queue.now, queue.now + ask.limit, start.holds};
+    job.array = waiting.array;
     queue.running.push_back(std::move(job));
   }
   std::vector<Waiting> left;
@@ -325,8 +323,7 @@ absl::Time Forecast(const QueueRules& rules, Queue queue, int place, std::string
   for (int i = 0; i < kPasses && work < kWork; ++i) {
     work += queue.cluster.nodes.size() * (queue.waiting.size() + kOfAnyPass);
     EndJobs(queue);
-    const std::vector<Free> before = queue.cluster.free;
-    if (Begin(queue, RunPass(calm, queue), before, &place)) return queue.now;
+    if (Begin(queue, RunPass(calm, queue), &place)) return queue.now;
     absl::Time next = absl::InfiniteFuture();
     for (const Running& job : queue.running) next = std::min(next, job.ends);
     if (next == absl::InfiniteFuture()) {

@@ -69,6 +69,7 @@ struct Running {
   bool leaving = false;   // it stops already
   bool may_stop = false;  // for one of higher priority
   bool part = false;      // workers that another entry's job lets go, not a job of its own
+  int array = -1;         // as in Waiting
   // Slots that it is yet to get: it started with fewer workers than it wants, has lent some, or one
   // died and is replaced, also while the job saves and leaves. They count against its user's quota.
   int owed = 0;
@@ -96,6 +97,7 @@ struct Decisions {
   struct Start {
     int waiting = 0;
     Placement placement;
+    std::vector<Taken> holds;  // what it takes there
   };
   std::vector<Start> starts;
   std::optional<Reservation> reservation;

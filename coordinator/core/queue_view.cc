@@ -333,6 +333,7 @@ QueueView ViewQueue(const State& state, absl::Time now) {
     if (job.state != PENDING) {
       AddRunning(job, view);
       const int array = ArrayPlace(view, job);
+      view.queue.running.back().array = array;
       if (array >= 0) --view.queue.array_left[static_cast<size_t>(array)];
     } else if (IsReady(job)) {
       Waiting waiting;

@@ -314,6 +314,23 @@ TEST(QueuePassTest, AForecastTakesTimeLimitsAtTheirWord) {
   EXPECT_THAT(why, HasSubstr("without a time limit"));
 }
 
+TEST(QueuePassTest, AForecastOfAnArrayCountsWhoHasEnded) {
+  TestQueue test;
+  test.Node(4);
+  test.queue.array_left = {1};
+  int last = 0;
+  for (int i = 0; i < 3; ++i) {
+    last = test.Wait({.limit = absl::Hours(1)});
+    test.queue.waiting[static_cast<size_t>(last)].array = 0;
+  }
+  std::string why;
+  EXPECT_EQ(Forecast(test.rules, test.queue, last, &why), test.queue.now + absl::Hours(2)) << why;
+  // One of it runs already.
+  test.queue.array_left = {0};
+  test.queue.running[static_cast<size_t>(test.Run({.limit = absl::Hours(1)}, 0))].array = 0;
+  EXPECT_EQ(Forecast(test.rules, test.queue, last, &why), test.queue.now + absl::Hours(3)) << why;
+}
+
 // The coordinator does nothing else meanwhile.
 TEST(QueuePassTest, AForecastOfALargeClusterIsGivenUpSooner) {
   const auto is_known = [](int nodes, int before, int ends) {
