@@ -82,6 +82,15 @@ void WarnOfLabels(const CompiledJob& compiled, std::vector<std::string>* warning
                                    compiled.train_samples, " samples: ", what));
 }
 
+// A step then takes samples several times, and an epoch is less than one.
+void WarnOfBatch(const CompiledJob& compiled, std::vector<std::string>* warnings) {
+  const int64_t batch = compiled.job.train().global_batch();
+  if (batch <= compiled.train_samples) return;
+  warnings->push_back(absl::StrCat("'train.global_batch': a step takes ", batch,
+                                   " samples, and there are ", compiled.train_samples,
+                                   ": it takes some of them more than once"));
+}
+
 // As image libraries have them: [height, width, channels].
 void WarnOfPictures(const CompiledJob& compiled, std::vector<std::string>* warnings) {
   const Train& train = compiled.job.train();
@@ -145,6 +154,7 @@ std::vector<std::string> WarningsOf(const CompiledJob& compiled) {
         "'train.optimizer.muon': there is no hidden matrix for it, so 'adamw' trains all "
         "parameters and muon's own 'lr' changes nothing");
   }
+  WarnOfBatch(compiled, &warnings);
   WarnOfLabels(compiled, &warnings);
   WarnOfPictures(compiled, &warnings);
   return warnings;

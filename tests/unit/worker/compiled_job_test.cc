@@ -428,6 +428,19 @@ class WarningsTest : public ::testing::Test {
   JobSpec job_ = SmallJob();
 };
 
+TEST_F(WarningsTest, ABatchOfMoreSamplesThanThereAre) {
+  Train& train = *job_.mutable_train();
+  SyntheticClassification& made = *train.mutable_data()->mutable_synthetic();
+  made.set_train_samples(8);
+  made.set_classes(10);
+  train.set_global_batch(8);
+  EXPECT_THAT(Warnings(), IsEmpty());
+  train.set_global_batch(12);
+  EXPECT_THAT(Warnings(),
+              ElementsAre("'train.global_batch': a step takes 12 samples, and there are "
+                          "8: it takes some of them more than once"));
+}
+
 TEST_F(WarningsTest, ALabelOfMoreClassesThanSamples) {
   Csv& csv = *job_.mutable_train()->mutable_data()->mutable_csv();
   csv.set_label("id");
