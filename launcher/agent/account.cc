@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/capability.h>
 #include <pwd.h>
 #include <sys/fsuid.h>
 #include <sys/stat.h>
@@ -18,6 +19,7 @@
 #include "common/printable.h"
 #include "common/random_hex.h"
 #include "common/status.h"
+#include "common/thread.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -25,12 +27,46 @@ namespace {
 constexpr size_t kMostEntryBytes = 1 << 20;
 constexpr int kMostGroups = 65536;  // Linux's NGROUPS_MAX
 constexpr uid_t kNobodys = static_cast<uid_t>(-1);
+constexpr gid_t kNobodysGroup = static_cast<gid_t>(-1);
+constexpr uid_t kAnother = 65534;  // any user but root, and a group of that number
 
 thread_local bool is_as_account = false;
 
+absl::Status MayNot(const char* call, const char* capability, int error = EPERM) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this process may not run jobs as their users (--as-users): ", call, ": ",
+      std::generic_category().message(error), "; root needs ", capability,
+      " for it, which a container, and a unit by CapabilityBoundingSet or SystemCallFilter, may "
+      "withhold"));
+}
+
 // Of this thread alone, where setgroups(3) changes all.
-void SetThreadGroups(const std::vector<gid_t>& groups) {
-  LS_CHECK_EQ(::syscall(SYS_setgroups, groups.size(), groups.data()), 0) << "setgroups";
+bool SetThreadGroups(const std::vector<gid_t>& groups) {
+  return ::syscall(SYS_setgroups, groups.size(), groups.data()) == 0;
+}
+
+gid_t FileGroup() { return static_cast<gid_t>(::setfsgid(kNobodysGroup)); }
+
+// Changes this thread for good.
+absl::Status BecomeAnother() {
+  {
+    AsAccount as;
+    LS_RETURN_IF_ERROR(as.Become(Account{"", "/", kAnother, kAnother, {kAnother}}));
+  }
+  __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
+  if (::syscall(SYS_capget, &header, sets) != 0) return ErrnoStatus(errno, "capget");
+  if ((sets[CAP_TO_INDEX(CAP_KILL)].effective & CAP_TO_MASK(CAP_KILL)) == 0) {
+    return MayNot("kill", "CAP_KILL");
+  }
+  // As the spawner's children do.
+  if (::syscall(SYS_setresgid, kAnother, kAnother, kAnother) != 0) {
+    return MayNot("setresgid", "CAP_SETGID", errno);
+  }
+  if (::syscall(SYS_setresuid, kAnother, kAnother, kAnother) != 0) {
+    return MayNot("setresuid", "CAP_SETUID", errno);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -74,24 +110,36 @@ absl::StatusOr<Account> FindAccount(const std::string& user, bool root_too, Look
   return account;
 }
 
-AsAccount::AsAccount(const std::optional<Account>& account) {
-  if (!account.has_value()) return;
+absl::Status CheckRunsAsUsers() {
+  if (::geteuid() != 0) {
+    return absl::FailedPreconditionError(
+        "--as-users needs root: nobody else can start processes of other users");
+  }
+  absl::Status status;
+  Thread("as-users", [&status] { status = BecomeAnother(); }).Join();
+  return status;
+}
+
+absl::Status AsAccount::Become(const std::optional<Account>& account) {
+  if (!account.has_value()) return absl::OkStatus();
   const int count = ::getgroups(0, nullptr);
   groups_.resize(static_cast<size_t>(count));
   LS_CHECK_EQ(::getgroups(count, groups_.data()), count);
+  if (!SetThreadGroups(account->groups)) return MayNot("setgroups", "CAP_SETGID", errno);
   changed_ = true;
-  SetThreadGroups(account->groups);
   ::setfsgid(account->gid);
+  if (FileGroup() != account->gid) return MayNot("setfsgid", "CAP_SETGID");
   ::setfsuid(account->uid);  // last: it takes root's rights over files away
-  LS_CHECK_EQ(FileUser(), account->uid) << "setfsuid";
+  if (FileUser() != account->uid) return MayNot("setfsuid", "CAP_SETUID");
   is_as_account = true;
+  return absl::OkStatus();
 }
 
 AsAccount::~AsAccount() {
   if (!changed_) return;
   ::setfsuid(::geteuid());
   ::setfsgid(::getegid());
-  SetThreadGroups(groups_);
+  LS_CHECK(SetThreadGroups(groups_)) << "setgroups";
   LS_CHECK_EQ(FileUser(), ::geteuid()) << "setfsuid";
   is_as_account = false;
 }

@@ -36,15 +36,23 @@ using LookUpUser = int (*)(const char* name, passwd* entry, char* buffer, size_t
 absl::StatusOr<Account> FindAccount(const std::string& user, bool root_too,
                                     LookUpUser look_up = ::getpwnam_r);
 
-// While it lives this thread makes and opens files as `account` does: what it makes is theirs, and
-// what they may not touch it cannot. Without an account nothing changes. REQUIRES: the process is
-// root's, or there is no account.
+// Checks that this process may run jobs as other users than its own: tries, on a thread of its own,
+// what AsAccount and the start of a job's processes do. Blocks until that thread has ended. Errors:
+// FailedPrecondition, with the capability that is missing (it is not root's, or root has not all
+// rights here: a container, a service's unit); those of capget(2).
+absl::Status CheckRunsAsUsers();
+
+// From Become until its end this thread makes and opens files as an account does: what it makes is
+// theirs, and what they may not touch it cannot.
 class AsAccount {
  public:
-  explicit AsAccount(const std::optional<Account>& account);
+  AsAccount() = default;
   ~AsAccount();
   AsAccount(const AsAccount&) = delete;
   AsAccount& operator=(const AsAccount&) = delete;
+  // Once. Without an account nothing changes. Errors: FailedPrecondition where this process may not
+  // (CheckRunsAsUsers); the thread is then to open nothing until this object's end.
+  [[nodiscard]] absl::Status Become(const std::optional<Account>& account);
 
  private:
   bool changed_ = false;

@@ -96,7 +96,8 @@ absl::Status FileSender::SendAll(const SendFiles& wanted, coordinator::FileStrea
   if (settings_.as_users) {
     LS_ASSIGN_OR_RETURN(account, FindAccount(wanted.user(), settings_.allow_root));
   }
-  const AsAccount as(account);
+  AsAccount as;
+  LS_RETURN_IF_ERROR(as.Become(account));
   LS_ASSIGN_OR_RETURN(const UniqueFd folder,
                       OpenRunFolder(wanted, settings_.run_dir, settings_.runs_dir));
   LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListRunFiles(folder.get(), wanted));

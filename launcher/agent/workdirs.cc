@@ -185,7 +185,8 @@ std::optional<absl::Status> Workdirs::Make(Wish& wish) {
     LS_ASSIGN_OR_RETURN(account, FindAccount(wish.assignment.user(), settings_.allow_root));
   }
   {
-    const AsAccount as(account);
+    AsAccount as;
+    LS_RETURN_IF_ERROR(as.Become(account));
     LS_ASSIGN_OR_RETURN(const bool there, IsThere(wish.assignment, settings_.own_run_folder));
     if (there) return absl::OkStatus();
   }
@@ -209,7 +210,8 @@ std::optional<absl::Status> Workdirs::Make(Wish& wish) {
 absl::Status Workdirs::Unpack(const WorkerAssignment& assignment,
                               const std::optional<Account>& account, const std::string& bytes) {
   const std::string folder = WorkFolder(assignment);
-  const AsAccount as(account);
+  AsAccount as;
+  LS_RETURN_IF_ERROR(as.Become(account));
   LS_RETURN_IF_ERROR(MakeRunFolder(assignment, settings_.own_run_folder));
   // Hosts may share the run's folder: the first one to be done gives it its name.
   const std::string making =

@@ -186,8 +186,9 @@ void WorkerProcess::OpenLog(std::function<void(const Log&)> done) {
   disk_ = node_->disk(assignment_.job_id());
   disk_->Do([open = node_->open_log, own = node_->own_run_folder, assignment = assignment_,
              account = account_, path = LogPath(), done = std::move(done)] {
-    absl::StatusOr<UniqueFd> fd = [&] {
-      const AsAccount as(account);
+    absl::StatusOr<UniqueFd> fd = [&]() -> absl::StatusOr<UniqueFd> {
+      AsAccount as;
+      LS_RETURN_IF_ERROR(as.Become(account));
       return open(assignment, own);
     }();
     if (!fd.ok()) return done(fd.status());

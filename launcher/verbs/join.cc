@@ -20,6 +20,7 @@
 #include "common/printable.h"
 #include "common/service_manager.h"
 #include "common/status.h"
+#include "launcher/agent/account.h"
 #include "launcher/agent/agent.h"
 #include "launcher/agent/gpus.h"
 #include "launcher/agent/host.h"
@@ -58,10 +59,7 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
   options.state_dir = args.state_dir;
   options.orphan_grace = args.orphan_grace;
   options.leave_grace = args.leave_grace;
-  if (args.as_users && ::geteuid() != 0) {
-    return absl::FailedPreconditionError(
-        "--as-users needs root: nobody else can start processes of other users");
-  }
+  if (args.as_users) LS_RETURN_IF_ERROR(CheckRunsAsUsers());
   options.as_users = args.as_users;
   options.allow_root = args.allow_root;
   if (const char* again = std::getenv("LOCKSTEP_HEALTH_AGAIN")) {

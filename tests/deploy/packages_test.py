@@ -142,11 +142,11 @@ def make_later(folder):
     shutil.rmtree(sources)
 
 
-def document_blocks():
-    with open(os.path.join(ROOT, "docs/deploy_debian.md"), encoding="utf-8") as file:
+def document_blocks(page="docs/deploy_debian.md", reason=HERE_NOT):
+    with open(os.path.join(ROOT, page), encoding="utf-8") as file:
         blocks, problems = blocks_of(file.read())
     assert not problems, problems
-    return [block for block in blocks if block.reason == HERE_NOT]
+    return [block for block in blocks if block.reason == reason]
 
 
 class PackagesTest(unittest.TestCase):
@@ -202,6 +202,7 @@ class PackagesTest(unittest.TestCase):
         self.look_at_units(machine)
         self.type(machine, blocks["job"])
         self.assertIn("SUCCEEDED", machine.run("launcher list --coordinator 10.0.0.1:7070 --token-file token-of-ann"))
+        self.as_users(machine)
         self.coordinator_again(machine)
         self.upgrade(machine, blocks["upgrade"])
         self.assertIn("page", machine.run("launcher list --coordinator 10.0.0.1:7070 --token-file token-of-ann"))
@@ -299,6 +300,23 @@ class PackagesTest(unittest.TestCase):
             machine.run(f"systemd-analyze verify --man=no {unit}.service")
             machine.run(f"systemd-analyze security --threshold=30 --no-pager {unit}.service")
             self.assertEqual(machine.run(f"systemctl show --value -p NRestarts {unit}").strip(), "0")
+
+    def as_users(self, machine):
+        """docs/deploy_systemd.md, and back again."""
+        [block] = document_blocks("docs/deploy_systemd.md", "it changes the machine; the packages' test does it")
+        with open(os.path.join(ROOT, "docs/deploy_systemd.md"), encoding="utf-8") as file:
+            text = file.read()
+        lines = re.search(r"```ini\n(\[Service\]\nUser=root\n.*?)```", text, re.S)[1]
+        folder, defaults = "/etc/systemd/system/lockstep-agent.service.d", "/etc/default/lockstep-agent"
+        edit = f"mkdir {folder} && printf '%s' '{lines}' > {folder}/override.conf && systemctl daemon-reload"
+        machine.run(f"cp {defaults} {defaults}.before && useradd --create-home ann")
+        for _, command in block.commands:
+            machine.run(edit if command.startswith("systemctl edit ") else command)
+        said = machine.run("launcher submit --coordinator 10.0.0.1:7070 --token-file token-of-ann -- /usr/bin/id -un")
+        self.assertIn("ann", re.findall(r"\w+", said))
+        self.assertEqual(machine.run("stat -c %U /var/lib/lockstep-runs/*").split(), ["ann"])
+        machine.run(f"rm -r {folder} /var/lib/lockstep-runs && mv {defaults}.before {defaults} && systemctl daemon-reload && "
+                    "systemctl restart lockstep-agent && userdel --remove ann 2>/dev/null")
 
     def coordinator_again(self, machine):
         """A job does not notice a coordinator that is started again."""

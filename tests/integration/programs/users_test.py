@@ -431,6 +431,29 @@ class AsUsers(harness.ProgramTest):
                 self.assertEqual(os.stat(path).st_uid, self.nobody.pw_uid, path)
         self.assertTrue(any("logs" in folder for folder, _, _ in os.walk(self.home)))
 
+    def test_an_agent_has_the_rights_that_it_needs_or_says_which_it_lacks(self):
+        def join(*rights, node="node"):
+            setpriv = [shutil.which("setpriv"), "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all" + "".join(f",+{right}" for right in rights)]
+            return self.start(*setpriv, os.path.join(self.public, "launcher"), "join", f"--coordinator={self.address}",
+                              "--slots=1", f"--state-dir={self.dir}/{node}", "--as-users")
+        for rights, missing in (((), "CAP_SETGID"), (("setgid", "kill"), "CAP_SETUID"), (("setgid", "setuid"), "CAP_KILL")):
+            code, out, err = self.finish(join(*rights, node="none"))
+            self.assertEqual(code, 5, out + err)
+            self.assertIn(missing, err)
+        join("setgid", "setuid", "kill")
+        os.chmod(self.home, 0o700)  # the agent cannot look into it but as its user
+        code, out, err = self.as_nobody("submit", "--", "/bin/sh", "-c", "id -u")
+        self.assertEqual(code, 0, out + err)
+        code, out, err = self.as_nobody("submit", "--no-follow", "-o", "json", "--", "/bin/sleep", "1000")
+        self.assertEqual(code, 0, out + err)
+        job = json.loads(out)["job"]
+
+        def state():
+            return json.loads(self.as_nobody("describe", "-o", "json", job)[1])["job"]["status"]["state"]
+        wait_until(lambda: state() == "RUNNING", 60, "it runs")
+        self.assertEqual(self.as_nobody("cancel", job)[0], 0)
+        wait_until(lambda: state() == "CANCELLED", 60, "it is ended")
+
     def test_files_are_read_as_the_user_reads_them(self):
         self.join()
         code, out, err = self.as_nobody("submit", "-o", "json", "--", "/bin/true")

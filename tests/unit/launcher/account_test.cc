@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who a user is on this host, and what the name service says of it.
+// Who a user is on this host, what the name service says of it, and who may act as one.
 #include "launcher/agent/account.h"
 
+#include <linux/capability.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cerrno>
+#include <functional>
 #include <string>
 
+#include "common/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -54,6 +60,62 @@ TEST(FindAccountTest, ALargeEntryGetsTheRoomThatItNeeds) {
   const auto account = FindAccount("ann", false, &NeedsRoom);
   ASSERT_TRUE(account.ok()) << account.status();
   EXPECT_EQ(account->uid, 4321);
+}
+
+constexpr uid_t kUser = 20001;
+
+// What `body` says on a thread that lacks a capability.
+absl::Status Without(int capability, const std::function<absl::Status()>& body) {
+  absl::Status status;
+  Thread("without", [&] {
+    __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
+    ASSERT_EQ(::syscall(SYS_capget, &header, sets), 0);
+    sets[CAP_TO_INDEX(capability)].effective &= ~CAP_TO_MASK(capability);
+    ASSERT_EQ(::syscall(SYS_capset, &header, sets), 0);
+    status = body();
+  }).Join();
+  return status;
+}
+
+TEST(AsUsersTest, SaysWhichCapabilityIsMissing) {
+  if (::geteuid() != 0) {
+    EXPECT_THAT(CheckRunsAsUsers().message(), HasSubstr("--as-users needs root"));
+    GTEST_SKIP() << "only root has capabilities to lose";
+  }
+  EXPECT_TRUE(CheckRunsAsUsers().ok()) << CheckRunsAsUsers();
+  EXPECT_EQ(::getuid(), 0u);
+  const std::pair<int, const char*> names[] = {
+      {CAP_SETGID, "CAP_SETGID"}, {CAP_SETUID, "CAP_SETUID"}, {CAP_KILL, "CAP_KILL"}};
+  for (const auto& [capability, name] : names) {
+    const absl::Status status = Without(capability, CheckRunsAsUsers);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << name;
+    EXPECT_THAT(status.message(), HasSubstr(name));
+  }
+}
+
+TEST(AsUsersTest, WhoMayNotActAsAnAccountActsAsBefore) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root acts as others";
+  for (const int capability : {CAP_SETGID, CAP_SETUID}) {
+    const absl::Status status = Without(capability, []() -> absl::Status {
+      const auto groups = [] {
+        std::vector<gid_t> listed(static_cast<size_t>(::getgroups(0, nullptr)));
+        ::getgroups(static_cast<int>(listed.size()), listed.data());
+        return listed;
+      };
+      const std::vector<gid_t> before = groups();
+      absl::Status became;
+      {
+        AsAccount as;
+        became = as.Become(Account{"user", "/", kUser, kUser, {kUser}});
+        EXPECT_FALSE(IsAsAccount());
+      }
+      EXPECT_EQ(FileUser(), 0u);
+      EXPECT_EQ(groups(), before);
+      return became;
+    });
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  }
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/status.h"
 #include "coordinator/client/package_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -281,7 +282,8 @@ class RunFolderOfAUserTest : public RunFolderTest {
   absl::Status Open(bool own) const {
     WorkerAssignment assignment = Assignment(path);
     if (own) assignment.set_run_dir(run);
-    const AsAccount as(Account{"user", "/", kUser, kUser, {kUser}});
+    AsAccount as;
+    LS_RETURN_IF_ERROR(as.Become(Account{"user", "/", kUser, kUser, {kUser}}));
     return OpenRunLog(assignment, own).status();
   }
 
