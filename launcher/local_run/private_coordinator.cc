@@ -292,7 +292,7 @@ absl::Status PrivateCoordinator::WaitReady(absl::Duration timeout, int interrupt
     const int64_t left = absl::ToInt64Milliseconds(deadline - Clock::Real()->Now());
     if (left <= 0) {
       if (!ready_.valid()) {
-        return absl::UnavailableError("the private coordinator ended before it was ready");
+        return absl::AbortedError("the private coordinator ended before it was ready");
       }
       return absl::DeadlineExceededError(absl::StrCat(
           "the private coordinator was not ready within ", absl::FormatDuration(timeout)));

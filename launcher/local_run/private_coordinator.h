@@ -56,7 +56,7 @@ class PrivateCoordinator {
 
   // Blocks until it serves for the first time. An end before that is for good; it is for on_lost to
   // say so first, and to make `interrupt_fd` readable. Errors: Cancelled when `interrupt_fd` became
-  // readable, Unavailable when it ended and nothing was said for 10 s, DeadlineExceeded.
+  // readable, Aborted when it ended and nothing was said for 10 s, DeadlineExceeded.
   absl::Status WaitReady(absl::Duration timeout, int interrupt_fd);
   // It is to keep this package (coordinator/client/packages.h), which goes with its folder.
   absl::Status HasPackage(const std::string& id);

@@ -485,10 +485,12 @@ void LocalRun::StopEverything() {
 
 int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
   int signals;
+  bool served;  // the run had its coordinator
   std::string lost, host_failure;
   {
     absl::MutexLock lock(&mu_);
     signals = signals_;
+    served = client_ != nullptr;
     lost = lost_;
     host_failure = host_failure_;
   }
@@ -515,8 +517,8 @@ int LocalRun::Finish(const absl::StatusOr<JobStatus>& ended) {
     code = kExitInterrupted;
     why = "interrupted";
   } else if (!lost.empty()) {
-    code = kExitNoCoordinator;
-    why = absl::StrCat(lost, "; its workers were ended");
+    code = served ? kExitNoCoordinator : kExitFailure;
+    why = absl::StrCat(lost, served ? "; its workers were ended" : " before the run had begun");
   }
   const bool plain = lost.empty() && IsDiagnostics(ended.status());
   if (signals == 0) plain ? renderer_.Plain(why) : renderer_.Error(why);

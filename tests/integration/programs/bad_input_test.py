@@ -242,6 +242,19 @@ class BadInput(harness.ProgramTest):
         self.assertIn(str(port), err)
         self.assertIn("in use: another program listens there", err)
 
+    def test_a_run_whose_own_coordinator_cannot_start_has_failed(self):
+        """Nobody is missing who may come yet, which is what UNREACHABLE says."""
+        job = self.write("tiny.yaml", harness.synthetic_job())
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            for address, why in ((f"127.0.0.1:{port}", "in use"), ("192.0.2.1:29500", "cannot listen on")):  # nobody's
+                _, err = self.assert_fails(1, [why, "the run's coordinator exited with code 1"], "--nnodes=2", "--nproc-per-node=1",
+                                           f"--rdzv-endpoint={address}", "--node-rank=0", job,
+                                           env={"LOCKSTEP_TOKEN": "a-token-for-this-test-alone"})
+                self.assertNotIn("its workers were ended", err, "there were none")
+
     def test_an_address_that_is_none_is_wrong_use(self):
         """systemd starts it again after other ends."""
         for address in (":7070", "0.0.0.0", "127.0.0.1:99999"):
