@@ -9,11 +9,17 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/fd.h"
 
 namespace lockstep::coordinator {
 namespace {
 
 constexpr absl::Duration kAskAgain = absl::Milliseconds(250);
+
+bool IsAnyV6(const addrinfo& one) {
+  return one.ai_family == AF_INET6 &&
+         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(one.ai_addr)->sin6_addr);
+}
 
 bool IsLoopback(const addrinfo& one) {
   if (one.ai_family == AF_INET) {
@@ -23,8 +29,16 @@ bool IsLoopback(const addrinfo& one) {
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(one.ai_addr)->sin6_addr);
 }
 
+// All of this machine's: of both families, where its kernel has IPv6.
 SocketAddress Any(int port) {
   SocketAddress any;
+  if (UniqueFd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)).valid()) {
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&any.bytes);
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(static_cast<uint16_t>(port));
+    any.size = sizeof(*v6);
+    return any;
+  }
   auto* v4 = reinterpret_cast<sockaddr_in*>(&any.bytes);
   v4->sin_family = AF_INET;
   v4->sin_port = htons(static_cast<uint16_t>(port));
@@ -64,6 +78,10 @@ absl::StatusOr<std::vector<SocketAddress>> ListenAddresses(absl::string_view hos
   std::vector<SocketAddress> addresses;
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     if (!number && IsLoopback(*one)) continue;
+    if (IsAnyV6(*one)) {
+      addresses.push_back(Any(port));
+      continue;
+    }
     SocketAddress& address = addresses.emplace_back();
     ::memcpy(&address.bytes, one->ai_addr, one->ai_addrlen);
     address.size = one->ai_addrlen;

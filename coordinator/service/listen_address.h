@@ -24,8 +24,10 @@ inline constexpr absl::Duration kUnknownFor = absl::Seconds(20);
 
 // The socket addresses for `host` (a number, one of IPv6 in brackets, or a name), in the order in
 // which to try them. A name that this machine knows as loopback alone, as its own name often is in
-// /etc/hosts, means all its addresses; "localhost" means loopback. Blocks up to kUnknownFor for a
-// name that nobody knows yet. Errors: InvalidArgument (no number, and no name that is known).
+// /etc/hosts, means all its addresses, as [::] does: of IPv6 and IPv4, on a socket that is not
+// IPV6_V6ONLY, or of IPv4 where the kernel has no IPv6. "localhost" means loopback. Blocks up to
+// kUnknownFor for a name that nobody knows yet. Errors: InvalidArgument (no number, and no name
+// that is known).
 absl::StatusOr<std::vector<SocketAddress>> ListenAddresses(absl::string_view host, int port,
                                                            Clock* clock);
 

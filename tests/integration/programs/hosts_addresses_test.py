@@ -41,6 +41,20 @@ class HostsAddresses(HostsTest):
         path = self.job_file(3, steps=100)
         self.assert_good(self.submit(path), path)
 
+    def test_a_name_that_is_loopback_alone_means_all_addresses_of_both_families(self):
+        hosts = self.make_network("h1", "h2")
+        head = self.network["head"]
+        names = self.write("names", "127.0.0.1 localhost\n127.0.1.1 head\n")
+        prefix = head.prefix()
+        head.prefix = lambda: [*prefix, "unshare", "--mount", "--propagation", "private", "sh", "-c",
+                               'mount --bind "$0" /etc/hosts && exec "$@"', names]
+        self.start_head(plaintext=True, listen="head")
+        port = self.address.rpartition(":")[2]
+        for count, (host, address) in enumerate(zip(hosts, (head.address, f"[{head.address6}]")), 1):
+            self.address = f"{address}:{port}"
+            self.join(host, 1)
+            self.await_nodes(count)
+
     def test_of_two_interfaces_the_one_that_is_named_is_used(self):
         first, second = hosts = self.make_network("h1", "h2")
         self.network.add_second()

@@ -152,6 +152,19 @@ TEST_F(AddressTest, ANameMeansTheAddressesThatItHas) {
   EXPECT_EQ(ntohl(v4->sin_addr.s_addr), INADDR_LOOPBACK) << "asked for by this name, it is meant";
 }
 
+TEST_F(AddressTest, AllAddressesAreThoseOfBothFamilies) {
+  const auto listener = Listener::Bind("[::]:0", /*reachable=*/true);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  const std::string& address = (*listener)->address();
+  sockaddr_in v4 = {};
+  v4.sin_family = AF_INET;
+  v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  v4.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  const UniqueFd caller(socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(connect(caller.get(), reinterpret_cast<const sockaddr*>(&v4), sizeof(v4)), 0)
+      << address;
+}
+
 TEST_F(AddressTest, OnlyThisMachinesAddressesAreListenedOn) {
   for (const char* open : {"0.0.0.0:7070", "[::]:7070", "example.com:7070"}) {
     EXPECT_EQ(CheckListenAddress(open).code(), absl::StatusCode::kFailedPrecondition) << open;
