@@ -4,13 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cstddef>
 
 #include "common/fd.h"
 
 namespace lockstep {
+namespace {
+
+constexpr ino_t kFirstPidNamespace = 0xEFFFFFFC;  // Linux's PROC_PID_INIT_INO
+
+}  // namespace
 
 void TellServiceManager(absl::string_view state) {
   const char* path = ::getenv("NOTIFY_SOCKET");
@@ -26,6 +33,22 @@ void TellServiceManager(absl::string_view state) {
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length);
   (void)::sendto(fd.get(), state.data(), state.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
                  reinterpret_cast<const sockaddr*>(&address), size);
+}
+
+Origin OriginOfProcess() {
+  struct stat info {};
+  Origin origin;
+  origin.pid = ::getpid();
+  origin.parent = ::getppid();
+  origin.of_host = ::stat("/proc/self/ns/pid", &info) == 0 && info.st_ino == kFirstPidNamespace;
+  origin.service_manager = ::getenv("INVOCATION_ID") != nullptr;
+  return origin;
+}
+
+bool EndsContainer(const Origin& origin) {
+  if (origin.pid == 1) return true;
+  if (origin.of_host || origin.service_manager) return false;
+  return origin.parent <= 1;
 }
 
 }  // namespace lockstep

@@ -83,6 +83,7 @@ absl::StatusOr<AgentOptions> OptionsOf(const JoinArgs& args, Spawner* spawner) {
 }  // namespace
 
 int RunJoin(const JoinArgs& args, Spawner* spawner) {
+  const bool ends_container = EndsContainer(OriginOfProcess());
   LogDates();
   Leaving leaving;
   if (const auto filter = InterfaceFilter::Parse(args.interfaces); !filter.ok()) {
@@ -97,8 +98,7 @@ int RunJoin(const JoinArgs& args, Spawner* spawner) {
   absl::Status enough = CheckLimits(limits, /*workers=*/1, /*local_run=*/false);
   enough.Update(CheckOpenFiles(slots, limits.open_files));
   if (!enough.ok()) return Complain(enough);
-  // Where it is the first process of a container, all that runs there ends with it.
-  const bool keeps = !args.leave_on_sigterm && ::getpid() != 1;
+  const bool keeps = !args.leave_on_sigterm && !ends_container;
   StopSignals signals([&leaving, keeps](int count, int signal) {
     absl::MutexLock lock(&leaving.mu);
     leaving.signals = count;

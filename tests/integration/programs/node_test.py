@@ -116,6 +116,22 @@ class Node(Nodes):
         self.assertIn("nor could it begin on", status["reason"])
         self.assertEqual([self.node(node)["state"] for node in nodes], ["up", "up"])
 
+    def test_an_agent_whose_container_ends_with_it_leaves(self):
+        """As under docker run --init: the container's first process has started it, and ends when it does."""
+        init = ["unshare", "--pid", "--fork", "--kill-child", "env", "-u", "INVOCATION_ID", "sh", "-c", '"$@"; true', "sh"]
+        probe = subprocess.run([*init, "true"], capture_output=True, check=False)
+        if probe.returncode != 0:
+            self.skipTest(f"SKIPPED: there can be no PID namespace: {probe.stderr}")
+        container = self.start_agent("node", 1, prefix=init)
+        job = self.submit(self.job_file(nodes=1, nproc=1, steps=100000000))
+        wait_until(lambda: self.step(job) > 50, 60, "it trains")
+        agent, = [process for process in self.processes("launcher") if "join" in process.argv and process.parent() != container.pid
+                  and process.parent() not in [other.pid for other in self.processes("launcher")]]
+        os.kill(agent.pid, signal.SIGTERM)
+        container.wait(timeout=harness.patient())
+        self.assertIn("leaving: workers hand over to other nodes or save", self.said("node"))
+        self.assertEqual(self.status(job).get("restarts", 0), 0, "nobody failed")
+
     def test_a_job_goes_on_elsewhere_when_an_agent_is_killed(self):
         path = self.job_file(nodes=2, nproc=1, steps=steps_that_last(30))
         expected = self.undisturbed(path)
