@@ -155,9 +155,9 @@ class KubernetesTest(unittest.TestCase):
         self.assertIn("suspend: true", text)
 
     @staticmethod
-    def codes(action):
+    def codes(action, path="job/job.yaml"):
         """The exit codes of which a pod's failure policy does so."""
-        text = read("kubernetes/job/job.yaml")
+        text = read("kubernetes/" + path)
         return re.search(rf"action: {action} +#.*\n +onExitCodes: .* values: \[([\d, ]+)\]", text)[1].split(", ")
 
     def test_the_end_of_the_first_pod_counts_as_no_failure_of_the_others(self):
@@ -166,6 +166,15 @@ class KubernetesTest(unittest.TestCase):
         # Lost without a word, and told to end, as by an eviction.
         self.assertEqual([meanings[code] for code in self.codes("Ignore")], ["no coordinator answers", "stopped by Ctrl-C, SIGTERM, SIGHUP or 'launcher cancel'"])
         self.assertFalse(set(self.codes("Ignore")) & set(self.codes("FailJob")))
+
+    def test_what_no_other_try_makes_right_ends_a_job_set_too(self):
+        of_set = "jobset/job-set.yaml"
+        self.assertEqual(self.codes("FailJob", of_set), self.codes("FailJob"))
+        self.assertRegex(read("kubernetes/" + of_set), r"action: FailJobSet, onJobFailureReasons: \[PodFailurePolicy\]")
+        self.assertEqual(self.codes("Ignore", of_set), ["130"], "without its first pod all begin again at once")
+
+    def test_the_coordinator_is_reached_over_both_families(self):
+        self.assertIn('"--listen=[::]:7070"', read("kubernetes/coordinator/stateful-set.yaml"))
 
     def test_a_job_that_has_succeeded_ends(self):
         """A pod that comes after the first one has succeeded finds nobody, which is no failure, and so would be replaced forever."""
