@@ -144,25 +144,10 @@ std::string Decoder::UnknownKey(const YamlNode& key, const std::string& path,
                                 const Descriptor& type) {
   std::string message = absl::StrCat("unknown key ", Quoted(key.text), " in ", Owner(path));
   const std::vector<std::string> names = FieldNames(type);
-  std::string nearest = NearestName(key.text, names);
-  const std::vector<std::string> parents = ParentsOfField(key.text);
-  std::vector<std::string> elsewhere;  // keys of other mappings that other tools call so
-  for (const std::string& here : NamesHere(key.text)) {
-    for (const std::string& parent : ParentsOfField(here)) elsewhere.push_back(Join(parent, here));
-  }
-  if (key.text == "<<") {
-    absl::StrAppend(&message, "; merge keys are not supported, write the keys out");
-  } else if (nearest.empty() && !parents.empty()) {
-    std::vector<std::string> places;
-    for (const std::string& parent : parents) places.push_back(Owner(parent));
-    absl::StrAppend(&message, "; it belongs in ", absl::StrJoin(places, " or "));
-  } else if (nearest.empty() && !elsewhere.empty()) {
-    absl::StrAppend(&message, "; did you mean '", absl::StrJoin(elsewhere, "' or '"), "'?");
-  } else {
-    absl::StrAppend(&message, Suggest(key.text, names, "it takes"));
-  }
+  absl::StrAppend(&message, key.text == "<<" ? "; merge keys are not supported, write the keys out"
+                                             : SuggestKey(key.text, names));
   reporter_.Error(key.place, message);
-  return nearest;
+  return NearestName(key.text, names);
 }
 
 void Decoder::CheckGiven(const std::set<std::string>& given, const std::set<std::string>& meant,
@@ -345,6 +330,21 @@ void Decoder::DecodeList(const YamlEntry& entry, const std::string& path,
 }
 
 }  // namespace
+
+std::string SuggestKey(absl::string_view key, const std::vector<std::string>& names) {
+  if (!NearestName(key, names).empty()) return Suggest(key, names, "");
+  if (const std::vector<std::string> parents = ParentsOfField(key); !parents.empty()) {
+    std::vector<std::string> places;
+    for (const std::string& parent : parents) places.push_back(Owner(parent));
+    return absl::StrCat("; it belongs in ", absl::StrJoin(places, " or "));
+  }
+  std::vector<std::string> elsewhere;  // keys of other mappings that other tools call so
+  for (const std::string& here : NamesHere(key)) {
+    for (const std::string& parent : ParentsOfField(here)) elsewhere.push_back(Join(parent, here));
+  }
+  if (elsewhere.empty()) return Suggest(key, names, "it takes");
+  return absl::StrCat("; did you mean '", absl::StrJoin(elsewhere, "' or '"), "'?");
+}
 
 const Place& ValuePlace(const YamlEntry& entry) {
   return entry.value.kind == YamlNode::Kind::kNull ? entry.key.place : entry.value.place;

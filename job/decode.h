@@ -8,7 +8,9 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "absl/strings/string_view.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "job/reporter.h"
@@ -27,6 +29,10 @@ void CheckDuplicates(const YamlNode& node, Reporter* reporter);
 
 // Reads the map `root` into `message` and reports what does not fit. What was right is set.
 Written DecodeJob(const YamlNode& root, google::protobuf::Message* message, Reporter* reporter);
+
+// Returns what is said of an unknown key of a mapping that has `names`: "; did you mean 'x'?", or
+// where it belongs, or what the mapping takes.
+std::string SuggestKey(absl::string_view key, const std::vector<std::string>& names);
 
 // Sets `field` from one scalar of YAML (an element, for a repeated field). Empty on success, else
 // what was expected.

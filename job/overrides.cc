@@ -10,7 +10,6 @@
 #include "common/printable.h"
 #include "google/protobuf/descriptor.h"
 #include "job/decode.h"
-#include "job/nearest_name.h"
 #include "job/schema.h"
 #include "proto/job.pb.h"
 
@@ -60,9 +59,9 @@ bool ParsePath(int set, absl::string_view text, std::vector<Step>* path, Reporte
     const std::vector<std::string> names = FieldNames(*type);
     if (std::find(names.begin(), names.end(), name) == names.end()) {
       const std::string owner = walked.empty() ? "the job file" : absl::StrCat("'", walked, "'");
-      reporter->SetError(set, offset, std::max<size_t>(1, name.size()),
-                         absl::StrCat("unknown key '", Printable(name), "' in ", owner,
-                                      Suggest(name, names, "it takes")));
+      reporter->SetError(
+          set, offset, std::max<size_t>(1, name.size()),
+          absl::StrCat("unknown key '", Printable(name), "' in ", owner, SuggestKey(name, names)));
       return false;
     }
     const FieldDescriptor& field = *type->FindFieldByName(name);

@@ -326,6 +326,10 @@ absl::Time Forecast(const QueueRules& rules, Queue queue, int place, std::string
     if (Begin(queue, RunPass(calm, queue), &place)) return queue.now;
     absl::Time next = absl::InfiniteFuture();
     for (const Running& job : queue.running) next = std::min(next, job.ends);
+    // What is kept until then is others' when they are not back.
+    for (const NodeFacts& node : queue.cluster.nodes) {
+      if (!node.open && node.awaited_until > queue.now) next = std::min(next, node.awaited_until);
+    }
     if (next == absl::InfiniteFuture()) {
       *why = queue.running.empty() ? "no nodes for it are there"
                                    : "jobs without a time limit run or come before it";

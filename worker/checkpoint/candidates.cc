@@ -98,6 +98,10 @@ absl::StatusOr<const FoundCheckpoint*> Candidates::Next() {
           absl::StrCat("the checkpoint ", found.path, " is of another training: ", difference,
                        "; take the job as it was, ", InsteadOf(found.manifest, source_),
                        " (train.reproducible: false goes on with other numbers)"));
+    } else if (IsMadeLonger(found.manifest, identity) && IsHeldByOther(found)) {
+      refused = absl::InvalidArgumentError(absl::StrCat(
+          "the checkpoint ", found.path, " is of run ", found.manifest.run,
+          ", which still trains and is shorter: a longer one goes on from it when it has ended"));
     }
     const bool passed = !refused.ok() || own_elsewhere_ == OwnSaved::kLost;
     if (passed && own_elsewhere_ != OwnSaved::kNone && !IsOwn(found)) {
@@ -114,6 +118,11 @@ absl::StatusOr<const FoundCheckpoint*> Candidates::Next() {
     return &found;
   }
   return nullptr;
+}
+
+bool Candidates::IsHeldByOther(const FoundCheckpoint& found) const {
+  return !IsOwn(found) && !given_ &&
+         HoldsFolder(source_.storage, source_.folder, found.manifest.run);
 }
 
 checkpoint::Manifest Candidates::IdentityFor(const checkpoint::Manifest& found) const {

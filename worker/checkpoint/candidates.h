@@ -57,6 +57,8 @@ class Candidates {
   absl::Status Add(const std::string& folder, bool own_alone);
   // The job's, with its data where `found` knows its own.
   checkpoint::Manifest IdentityFor(const checkpoint::Manifest& found) const;
+  // Returns whether it lies in the job's own folder, and the other run that saved it is at work.
+  bool IsHeldByOther(const checkpoint::FoundCheckpoint& found) const;
   // The one that the coordinator knows as the newest may be gone.
   void TellOfMissing() const;
   // The user named a place, and an earlier run of the same training came farther in the job's own.

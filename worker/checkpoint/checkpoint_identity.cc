@@ -12,6 +12,8 @@
 #include "absl/strings/strip.h"
 #include "google/protobuf/util/json_util.h"
 #include "google/protobuf/util/message_differencer.h"
+#include "job/meaning/defaults.h"
+#include "job/meaning/units.h"
 #include "proto/message_json.h"
 
 namespace lockstep::worker {
@@ -38,8 +40,18 @@ Train Deciding(Train train) {
   return train;
 }
 
-// Returns whether the run `now` begins with all that the run `before` does, and is longer. Where an
-// evaluation may end it, that at the shorter one's end might.
+// Returns whether a longer run evaluates where the run `train` ends, as it does whatever its
+// length.
+bool EndsOnEvaluation(const Train& train) {
+  const absl::StatusOr<job::Every> every =
+      job::ParseEvery(train.eval().every().empty() ? job::kDefaultEvalEvery : train.eval().every());
+  if (!every.ok()) return false;
+  if (train.epochs() > 0) return every->epochs > 0 && train.epochs() % every->epochs == 0;
+  return every->steps > 0 && train.steps() % every->steps == 0;
+}
+
+// Returns whether the run `now` begins with all that the run `before` does, and is longer. What
+// follows from evaluations does where the shorter one had no other than the longer one.
 bool IsLonger(const Train& now, const Train& before) {
   switch (now.schedule().kind_case()) {
     case Schedule::KIND_NOT_SET:
@@ -50,7 +62,8 @@ bool IsLonger(const Train& now, const Train& before) {
     default:  // its rates depend on the length
       return false;
   }
-  if (now.has_early_stop() || before.has_early_stop()) return false;
+  const bool by_evaluations = now.has_early_stop() || now.has_best();
+  if (by_evaluations && !EndsOnEvaluation(before)) return false;
   if (before.epochs() > 0) return now.epochs() > before.epochs();
   return before.steps() > 0 && now.steps() > before.steps();
 }
@@ -162,12 +175,19 @@ bool HasEvaluatedOther(const checkpoint::Manifest& saved, const checkpoint::Mani
          !DataDifferenceOf(saved, job).empty();
 }
 
+bool IsMadeLonger(const checkpoint::Manifest& saved, const checkpoint::Manifest& job) {
+  Train before, now;
+  if (!ReadTrain(saved.train, &before) || !ReadTrain(job.train, &now)) return false;
+  // Older versions' hashes of plans tell lengths apart.
+  return IsLonger(now, before) && HasPlan(saved, job);
+}
+
 std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job) {
   Train before, now;
   if (!ReadTrain(saved.train, &before) || !ReadTrain(job.train, &now)) {
     return "its train section has fields that this version of lockstep does not know";
   }
-  if (IsLonger(now, before)) {
+  if (IsMadeLonger(saved, job)) {
     before.set_epochs(now.epochs());
     before.set_steps(now.steps());
   }

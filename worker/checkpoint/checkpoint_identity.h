@@ -34,6 +34,10 @@ CheckpointMark MarkOf(const checkpoint::Manifest& manifest, const std::string& p
 // which saved it, and computes the same until there, differs in nothing.
 std::string DifferenceOf(const checkpoint::Manifest& saved, const checkpoint::Manifest& job);
 
+// Returns whether the job is longer than the one which saved it, computes the same until there, and
+// has the same decisions by evaluations behind it.
+bool IsMadeLonger(const checkpoint::Manifest& saved, const checkpoint::Manifest& job);
+
 // Returns the number (checkpoint::RunNumber) of the run of `job` among those in a folder with
 // `contents`. A run that `takes_over` the folder comes after all that are there; another one goes
 // on from its own training alone, and found no other when it began: what there is of others came

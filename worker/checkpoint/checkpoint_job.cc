@@ -190,7 +190,9 @@ absl::Status CheckpointJob::TakeItsPlace(checkpoint::Manifest* manifest) {
     if (!checkpoint::IsRival(found.manifest, own)) continue;
     // The same training begun again while somebody still saved for the run before: it gets on.
     const bool passes = found.manifest.order() < manifest->order() && found.manifest.step != step();
-    if (passes && DifferenceOf(found.manifest, *manifest).empty()) continue;
+    const bool same =
+        DifferenceOf(found.manifest, *manifest).empty() && !IsMadeLonger(found.manifest, *manifest);
+    if (passes && same) continue;
     return checkpoint::RivalError(settings_.folder, found.manifest);
   }
   if (others.checkpoints.empty()) return absl::OkStatus();

@@ -61,4 +61,9 @@ std::vector<std::string> FolderMark::Others() const {
   return others;
 }
 
+bool HoldsFolder(checkpoint::Storage* storage, const std::string& folder, const std::string& run) {
+  const auto hold = storage->TakeHold(absl::StrCat(folder, "/", kPrefix, run), /*exclusive=*/true);
+  return hold.ok() && *hold == nullptr;
+}
+
 }  // namespace lockstep::worker

@@ -46,6 +46,9 @@ class FolderMark {
   std::unique_ptr<checkpoint::Storage::Hold> hold_;
 };
 
+// Returns whether a process of `run` holds its mark in the folder. Blocks for the disk.
+bool HoldsFolder(checkpoint::Storage* storage, const std::string& folder, const std::string& run);
+
 }  // namespace lockstep::worker
 
 #endif  // LOCKSTEP_WORKER_CHECKPOINT_FOLDER_MARK_H_

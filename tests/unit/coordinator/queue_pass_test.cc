@@ -314,6 +314,18 @@ TEST(QueuePassTest, AForecastTakesTimeLimitsAtTheirWord) {
   EXPECT_THAT(why, HasSubstr("without a time limit"));
 }
 
+TEST(QueuePassTest, AForecastBehindOneThatWaitsForANodeIsWhenThatIsLost) {
+  TestQueue test;
+  test.Node(4);
+  NodeFacts& away = test.queue.cluster.nodes[static_cast<size_t>(test.Node(4))];
+  away.open = false;
+  away.awaited_until = test.queue.now + absl::Seconds(20);
+  test.Wait({.nodes = 2, .per_node = 4});
+  const int small = test.Wait({});
+  std::string why;
+  EXPECT_EQ(Forecast(test.rules, test.queue, small, &why), away.awaited_until) << why;
+}
+
 TEST(QueuePassTest, AForecastOfAnArrayCountsWhoHasEnded) {
   TestQueue test;
   test.Node(4);

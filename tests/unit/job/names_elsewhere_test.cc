@@ -65,6 +65,8 @@ TEST(NamesElsewhere, SettingsOfTheCommandLineAreToldToo) {
       "  optimizer: {adam: {lr: 0.1}}\n  global_batch: 4\n  epochs: 1\n";
   EXPECT_THAT(ParseJob(text, "job.yaml", {"train.batch_size=8"}).FormatErrors(),
               HasSubstr("did you mean 'global_batch'?"));
+  EXPECT_THAT(ParseJob(text, "job.yaml", {"batch_size=8"}).FormatErrors(),
+              HasSubstr("did you mean 'train.global_batch'?"));
 }
 
 }  // namespace

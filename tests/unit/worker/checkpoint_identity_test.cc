@@ -108,9 +108,43 @@ TEST_F(CheckpointIdentityTest, ALongerRunGoesOnWhereNothingBeforeDependsOnItsLen
   EXPECT_EQ(longer(job), "train.epochs: 5 -> 6");
   schedule.mutable_wsd();
   EXPECT_EQ(longer(job), "train.epochs: 5 -> 6");
-  job = ExampleJob();
-  job.mutable_train()->mutable_early_stop();
-  EXPECT_EQ(longer(job), "train.epochs: 5 -> 6");
+}
+
+// The shorter run evaluates at its end in any case.
+TEST_F(CheckpointIdentityTest, ALongerRunHasTheSameEvaluationsBehindIt) {
+  JobSpec before = ExampleJob(), after = ExampleJob();
+  after.mutable_train()->set_epochs(6);
+  const auto difference = [&](const std::string& every) {
+    before.mutable_train()->mutable_eval()->set_every(every);
+    after.mutable_train()->mutable_eval()->set_every(every);
+    return DifferenceOf(Of(before), Of(after));
+  };
+  EXPECT_EQ(difference("2 epochs"), "") << "nothing follows from them";
+  before.mutable_train()->mutable_early_stop();
+  after.mutable_train()->mutable_early_stop();
+  EXPECT_EQ(difference("1 epoch"), "");
+  EXPECT_EQ(difference("5 epochs"), "");
+  EXPECT_EQ(difference("2 epochs"), "train.epochs: 5 -> 6");
+  EXPECT_EQ(difference("10 steps"), "train.epochs: 5 -> 6") << "who knows when that is";
+  before = after = ExampleJob();
+  before.mutable_train()->mutable_best();
+  after.mutable_train()->mutable_best();
+  before.mutable_train()->set_steps(30);
+  before.mutable_train()->clear_epochs();
+  after.mutable_train()->set_steps(50);
+  after.mutable_train()->clear_epochs();
+  EXPECT_EQ(difference("10 steps"), "");
+  EXPECT_EQ(difference("40 steps"), "train.steps: 30 -> 50");
+}
+
+TEST_F(CheckpointIdentityTest, AnOlderVersionsPlanOfAnotherLengthIsAnotherLength) {
+  JobSpec job = ExampleJob();
+  job.mutable_train()->set_epochs(6);
+  checkpoint::Manifest saved = Of(ExampleJob());
+  EXPECT_TRUE(IsMadeLonger(saved, Of(job)));
+  EXPECT_FALSE(IsMadeLonger(saved, saved));
+  saved.plan_hash = "with its length";
+  EXPECT_EQ(DifferenceOf(saved, Of(job)), "train.epochs: 5 -> 6");
 }
 
 TEST_F(CheckpointIdentityTest, PlanAndDeviceAreLookedAtToo) {

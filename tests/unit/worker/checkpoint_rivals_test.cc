@@ -123,6 +123,18 @@ TEST_F(CheckpointRivalsTest, TheSameTrainingGoesOn) {
   EXPECT_THAT(Runs(), ElementsAre("again", "first"));
 }
 
+// It would go on from the longer one's no more.
+TEST_F(CheckpointRivalsTest, ALongerTrainingTakesNothingOverThatIsAtWork) {
+  Job brief(folder_, 1, "brief", "", /*keep=*/1, {}, R"({"epochs": 3})");
+  Job longer(folder_, 1, "longer", "", /*keep=*/1, {}, R"({"epochs": 5})");
+  Begin(&brief);
+  Begin(&longer);
+  Save(&brief);
+  longer.Step();
+  EXPECT_THAT(SaidBySave(&longer), HasSubstr("is used by run brief, too"));
+  EXPECT_THAT(Runs(), ElementsAre("brief"));
+}
+
 TEST_F(CheckpointRivalsTest, WhoBeginsBesideAnotherIsTold) {
   ::testing::internal::CaptureStderr();
   {

@@ -125,6 +125,22 @@ TEST_F(RestoreTest, AnotherJobsIsRefused) {
   EXPECT_EQ(other.State(), before);
 }
 
+TEST_F(RestoreTest, ALongerRunWaitsForTheEndOfTheOneThatItGoesOnFrom) {
+  Job longer(folder_, 1, "longer", "", 2, {}, R"({"epochs": 5})");
+  {
+    Job brief(folder_, 1, "brief", "", 2, {}, R"({"epochs": 3})");
+    brief.Enter();
+    brief.Step();
+    brief.Complete();
+    const absl::Status refused = longer.Restore("auto")[0].status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(refused.message(), HasSubstr("of run brief, which still trains and is shorter"));
+  }
+  const auto restored = longer.Restore("auto");
+  ASSERT_TRUE(restored[0].ok()) << restored[0].status();
+  EXPECT_EQ((*restored[0])->manifest.step, 1);
+}
+
 TEST_F(RestoreTest, WhoIsRefusedIsToldOfThePlaceThatWasNamed) {
   {
     Job job(folder_ + "/base", 1, "pretraining");
