@@ -8,13 +8,19 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <fstream>
+#include <iterator>
 
 #include "common/fd.h"
 
 namespace lockstep {
 namespace {
 
+// Those that containers have for one program alone: Docker's, Podman's, Kubernetes' and others.
+constexpr absl::string_view kInits[] = {"docker-init", "tini",  "catatonit",
+                                        "dumb-init",   "pause", "podman-init"};
 constexpr ino_t kFirstPidNamespace = 0xEFFFFFFC;  // Linux's PROC_PID_INIT_INO
 
 }  // namespace
@@ -41,6 +47,7 @@ Origin OriginOfProcess() {
   origin.pid = ::getpid();
   origin.parent = ::getppid();
   origin.of_host = ::stat("/proc/self/ns/pid", &info) == 0 && info.st_ino == kFirstPidNamespace;
+  std::ifstream("/proc/1/comm") >> origin.init;
   origin.service_manager = ::getenv("INVOCATION_ID") != nullptr;
   return origin;
 }
@@ -48,7 +55,9 @@ Origin OriginOfProcess() {
 bool EndsContainer(const Origin& origin) {
   if (origin.pid == 1) return true;
   if (origin.of_host || origin.service_manager) return false;
-  return origin.parent <= 1;
+  return origin.parent == 0 ||
+         (origin.parent == 1 &&
+          std::find(std::begin(kInits), std::end(kInits), origin.init) != std::end(kInits));
 }
 
 }  // namespace lockstep

@@ -8,6 +8,8 @@
 
 #include <sys/types.h>
 
+#include <string>
+
 #include "absl/strings/string_view.h"
 
 namespace lockstep {
@@ -20,6 +22,7 @@ void TellServiceManager(absl::string_view state);
 struct Origin {
   pid_t pid = 0;
   pid_t parent = 0;              // 0: one that is outside of its PID namespace
+  std::string init;              // the name of its PID namespace's first process
   bool of_host = false;          // its PID namespace is the machine's first one
   bool service_manager = false;  // which says so ($INVOCATION_ID)
 };
@@ -28,8 +31,8 @@ struct Origin {
 Origin OriginOfProcess();
 
 // Returns whether a container, with all that runs in it, ends with such a process: it is the
-// container's first one, was started into it from outside, or by an init that is there for it
-// alone (docker run --init), not by a service manager, which starts it again.
+// container's first one, was started into it from outside, or by an init that is there for one
+// program alone (docker run --init), not by a service manager, which starts it again.
 bool EndsContainer(const Origin& origin);
 
 }  // namespace lockstep

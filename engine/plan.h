@@ -119,10 +119,10 @@ class Plan {
   virtual int64_t TailBegin() const = 0;
   // Hex. Equal on every worker of a job, else they would compute different things.
   virtual std::string hash() const = 0;
-  // Equal for plans whose steps compute the same: hash() without the run's length where the schedule
-  // does not depend on it, and where the level of recomputation follows from memory, which changes
-  // no bit, of RecomputeSpec::Mode::kAuto that of the same plan with nothing computed again, of
-  // kBlocks that of the plan with all blocks computed again.
+  // Equal for plans whose steps compute the same: hash() without the run's length where the
+  // schedule does not depend on it, and where the level of recomputation follows from memory, which
+  // changes no bit, of RecomputeSpec::Mode::kAuto that of the same plan with nothing computed
+  // again, of kBlocks that of the plan with all blocks computed again.
   virtual std::string math_hash() const = 0;
   // The same with the run's length, which older versions wrote into checkpoints.
   virtual std::string older_math_hash() const = 0;

@@ -198,19 +198,17 @@ absl::Status Listener::BindTcp(absl::string_view host, int port) {
   for (const SocketAddress& address : addresses) {
     const int family = address.bytes.ss_family;
     socket_ = NewSocket(family);
+    if (!socket_.valid()) continue;  // a machine without this family
     const int on = 1, off = 0;
     // [::] means IPv4, too, whatever the system's default.
     if (family == AF_INET6) {
       ::setsockopt(socket_.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
     }
-    // What is left of earlier connections keeps nobody from the port; somebody who listens does.
-    if (!socket_.valid() ||
-        ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0) {
-      return CannotListen(address_, "its socket");
-    }
     SocketAddress bound = address;
     auto* name = reinterpret_cast<sockaddr*>(&bound.bytes);
-    if (::bind(socket_.get(), name, bound.size) != 0 || ::listen(socket_.get(), kBacklog) != 0 ||
+    // What is left of earlier connections keeps nobody from the port; somebody who listens does.
+    if (::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+        ::bind(socket_.get(), name, bound.size) != 0 || ::listen(socket_.get(), kBacklog) != 0 ||
         ::getsockname(socket_.get(), name, &bound.size) != 0) {
       continue;  // a name may have addresses that this machine does not have
     }

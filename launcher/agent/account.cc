@@ -35,9 +35,12 @@ thread_local bool is_as_account = false;
 absl::Status MayNot(const char* call, const char* capability, int error = EPERM) {
   return absl::FailedPreconditionError(absl::StrCat(
       "this process may not run jobs as their users (--as-users): ", call, ": ",
-      std::generic_category().message(error), "; root needs ", capability,
-      " for it, which a container, and a unit by CapabilityBoundingSet or SystemCallFilter, may "
-      "withhold"));
+      std::generic_category().message(error),
+      error == EINVAL
+          ? std::string("; the user namespace of this container does not have that user or group")
+          : absl::StrCat("; root needs ", capability,
+                         " for it, which a container, and a unit by CapabilityBoundingSet or "
+                         "SystemCallFilter, may withhold")));
 }
 
 // Of this thread alone, where setgroups(3) changes all.

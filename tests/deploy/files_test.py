@@ -178,9 +178,9 @@ class KubernetesTest(unittest.TestCase):
 
     def test_a_job_that_has_succeeded_ends(self):
         """A pod that comes after the first one has succeeded finds nobody, which is no failure, and so would be replaced forever."""
-        text = read("kubernetes/job/job.yaml")
         self.assertIn("4", self.codes("Ignore"))
-        self.assertRegex(text, r'\n  successPolicy: \{rules: \[\{succeededIndexes: "0"\}\]\}')
+        for path in ("kubernetes/job/job.yaml", "kubernetes/jobset/job-set.yaml"):
+            self.assertRegex(read(path), r'\n +successPolicy: \{rules: \[\{succeededIndexes: "0"\}\]\}')
 
     def test_their_job_files_are_good(self):
         for path in ("kubernetes/job/fashion-mnist.yaml", "kubernetes/jobset/job.yaml"):

@@ -61,14 +61,16 @@ TEST(ServiceManager, NoneOrOneThatIsGoneIsNoTrouble) {
 TEST(OriginOfProcess, SaysWhetherAContainerEndsWithIt) {
   const Origin first = {.pid = 1};
   const Origin of_a_shared_namespace = {.pid = 20, .parent = 0};
-  const Origin of_an_init = {.pid = 7, .parent = 1};
+  const Origin of_an_init = {.pid = 7, .parent = 1, .init = "docker-init"};
   for (const Origin& origin : {first, of_a_shared_namespace, of_an_init}) {
     EXPECT_TRUE(EndsContainer(origin)) << origin.pid;
   }
   const Origin of_systemd_there = {.pid = 70, .parent = 1, .service_manager = true};
   const Origin of_a_shell_there = {.pid = 70, .parent = 60};
+  const Origin of_supervisord_there = {.pid = 8, .parent = 1, .init = "supervisord"};
   const Origin of_the_hosts_init = {.pid = 700, .parent = 1, .of_host = true};
-  for (const Origin& origin : {of_systemd_there, of_a_shell_there, of_the_hosts_init}) {
+  for (const Origin& origin :
+       {of_systemd_there, of_a_shell_there, of_supervisord_there, of_the_hosts_init}) {
     EXPECT_FALSE(EndsContainer(origin)) << origin.pid;
   }
   EXPECT_EQ(OriginOfProcess().pid, ::getpid());
