@@ -45,6 +45,12 @@ bool IsBehindCheckpoint(const Job& job) {
   return job.checkpoint && job.checkpoint->generation() > job.generation.message.generation();
 }
 
+int64_t NewestPublisher(const Job& job) {
+  const Generation& newest = job.generation.message;
+  const bool had_state = newest.start_step() > 0 || job.generation.stepped;
+  return had_state ? newest.generation() : newest.previous_generation();
+}
+
 void TellCheckpoint(const Job& job, int64_t previous, Generation* generation) {
   if (job.checkpoint) *generation->mutable_newest_checkpoint() = *job.checkpoint;
   generation->set_previous_generation(previous);

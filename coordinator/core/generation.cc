@@ -290,7 +290,7 @@ void Form(Context& context, Job& job, const Members& members) {
     highest = std::max<int64_t>(highest, worker->ready->highest_generation());
   }
   if (IsBehindCheckpoint(job)) highest = std::max(highest, job.checkpoint->generation());
-  const int64_t previous = job.generation.message.generation();
+  const int64_t previous = NewestPublisher(job);
   EndNewcomersFaults(context, job, /*now=*/true);
   TellWrittenData(context, job, members);
   NoteSameData(members, job);

@@ -207,6 +207,7 @@ struct GenerationState {
   // reachability.h; not journaled.
   absl::Time hearsay_since = absl::InfiniteFuture();
   std::string hearsay;
+  bool stepped = false;  // it has made a step, as was told; not journaled
   int64_t resumed =
       -1;  // the step of the checkpoint that it goes on from, as was told; -1: nothing
 };

@@ -97,6 +97,7 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
   if (current && (heartbeat.resumed_step() > 0 || heartbeat.has_since_first_commit())) {
     NoteResumed(context, job, heartbeat.resumed_step());
   }
+  job.generation.stepped |= current && heartbeat.has_since_first_commit();
   if (heartbeat.progress_counter() != worker.progress_counter) {
     worker.progress_counter = heartbeat.progress_counter();
     worker.progress_moved = context.now;

@@ -42,10 +42,10 @@ struct ResumeSource {
   // Of this run, where it and its sister runs note where their checkpoints are. May be empty.
   std::string run_dir = {};
   checkpoint::Storage* storage = checkpoint::Storage::Disk();
-  // The newest of this run that its coordinator let appear, and the generation before this one,
-  // whose members may have published more while it was away. Others of this run that are higher are
-  // of workers that stood still while the job went on, and are not taken. Not set: nothing is
-  // known.
+  // The newest of this run that its coordinator let appear, and the newest generation before this
+  // one that had a state, whose members may have published more while it was away. Others of this
+  // run that are higher are of workers that stood still while the job went on, and are not taken.
+  // Not set: nothing is known.
   std::optional<CheckpointMark> newest = {};
   int64_t previous_generation = 0;
   // Where `folder` is not shared by all hosts, who sees the same one.

@@ -36,5 +36,41 @@ TEST(CheckpointRowTest, ARowWithoutACheckpointIsRead) {
   }
 }
 
+// A generation that only looked for a checkpoint published none: the members of the one before it
+// may have, also when another such one follows.
+TEST(NewestPublisherTest, IsTheNewestThatHadAState) {
+  Cluster cluster(1, 2);
+  cluster.finish_at_once = false;
+  cluster.restarts = 9;
+  cluster.Submit("j", 1, 2);
+  cluster.Quiet();
+  const auto newest = [&]() -> const Generation& { return cluster.job("j").generation.message; };
+  const auto step = [&] {
+    WorkerMessage message = Cluster::From(cluster.processes_.begin()->second);
+    message.mutable_heartbeat()->set_generation(newest().generation());
+    message.mutable_heartbeat()->mutable_since_first_commit();
+    cluster.Say(cluster.processes_.begin()->second, message);
+    cluster.Quiet();
+  };
+  const auto lose_all = [&] {
+    const int64_t lost = newest().generation();
+    while (!cluster.processes_.empty()) cluster.End(cluster.processes_.begin()->first, 0, 9);
+    cluster.RunFor(absl::Seconds(5));
+    EXPECT_EQ(newest().generation(), lost + 1);
+    EXPECT_EQ(newest().start_step(), 0);
+    return newest().previous_generation();
+  };
+  ASSERT_EQ(newest().generation(), 1);
+  EXPECT_EQ(newest().previous_generation(), 0);
+  step();
+  EXPECT_EQ(lose_all(), 1);
+  EXPECT_EQ(lose_all(), 1);
+  cluster.Restart();
+  cluster.twin_.reset();  // it knows of more progress
+  EXPECT_EQ(lose_all(), 1);
+  step();
+  EXPECT_EQ(lose_all(), 4);
+}
+
 }  // namespace
 }  // namespace lockstep::coordinator
