@@ -297,8 +297,9 @@ class Worker {
         /*connecting=*/true);
     absl::StatusOr<std::unique_ptr<Communicator>> connected = transport_->Connect(group, deadline);
     if (!connected.ok()) {
-      return Leave(group, connected.status(),
-                   AfterNoConnection(group, bootstrap_.node_id(), connected.status()));
+      return Leave(
+          group, connected.status(),
+          AfterNoConnection(group, bootstrap_.node_id(), connected.status(), link_.heard()));
     }
     last_communicator_ = *std::move(connected);
     survivors_.NoteGeneration(generation);

@@ -37,8 +37,8 @@ void ControlLink::Start() {
 
 void ControlLink::OnConnection(bool connected) {
   connected_.store(connected, std::memory_order_relaxed);
-  if (!connected) return;
   absl::MutexLock lock(&mu_);
+  if (!connected) return machine_.Disconnected();
   CarryOut(machine_.Connected());
 }
 
@@ -88,6 +88,11 @@ void ControlLink::UnwatchGeneration() {
   absl::MutexLock lock(&mu_);
   machine_.Unwatch();
   abort_ = nullptr;
+}
+
+bool ControlLink::heard() const {
+  absl::MutexLock lock(&mu_);
+  return machine_.heard();
 }
 
 std::optional<Exit> ControlLink::exit_requested() const {

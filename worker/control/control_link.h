@@ -55,6 +55,8 @@ class ControlLink {
   void WatchGeneration(int64_t generation, std::function<void(const std::string&)> abort,
                        bool connecting = false);
   void UnwatchGeneration();
+  // As ControlMachine::heard, since the newest WatchGeneration.
+  bool heard() const;
 
   // Returns whether the job is to stop after a step that all agree on.
   bool drain_requested() const { return drain_.load(std::memory_order_relaxed); }

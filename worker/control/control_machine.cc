@@ -47,7 +47,7 @@ ControlMachine::Effects ControlMachine::Connected() {
   // Before the end, which says from where the job can go on.
   if (connected_before_ && offer_.has_value()) effects.messages.push_back(*offer_);
   if (connected_before_ && standing_.has_value()) effects.messages.push_back(*standing_);
-  connected_before_ = true;
+  connected_ = connected_before_ = true;
   return effects;
 }
 
@@ -166,6 +166,7 @@ ControlMachine::Effects ControlMachine::LoseCoordinator() {
 ControlMachine::Effects ControlMachine::Watch(int64_t generation, bool connecting) {
   watched_ = generation;
   connecting_ = connecting;
+  heard_ = connected_;
   Effects effects;
   if (exit_.has_value()) {
     effects.abort = exit_->reason();

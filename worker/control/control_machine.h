@@ -37,6 +37,8 @@ class ControlMachine {
   // A connection is up. On all but the first what stands is said again: all whom it lost in the
   // generation that it has left, then the newest of ready and finished, while they are still true.
   Effects Connected();
+  // The connection is lost.
+  void Disconnected() { connected_ = heard_ = false; }
   // A coordinator with a lower epoch than the newest that was obeyed, of the same cluster, is one
   // that lives on beside its successor; one of another cluster knows nothing of this worker, and
   // its agent decides what becomes of it. Neither is obeyed, nor is one that does not say whose it
@@ -59,6 +61,9 @@ class ControlMachine {
   // no use without a coordinator: its end is an effect, now if it has ended already.
   Effects Watch(int64_t generation, bool connecting = false);
   void Unwatch() { watched_ = 0; }
+  // Returns whether the coordinator has been heard all the time since the newest Watch. Where not,
+  // it may have told some of the members of the generation and not the others.
+  bool heard() const { return heard_; }
   // A checkpoint is to appear, or has; said again after a reconnect until there is a verdict on it.
   Effects Offer(const CheckpointOffer& offer);
 
@@ -92,7 +97,9 @@ class ControlMachine {
   // Of the newest coordinator that was obeyed, first the agent.
   std::string cluster_id_;
   int64_t epoch_;
+  bool connected_ = false;
   bool connected_before_ = false;
+  bool heard_ = false;
   std::vector<WorkerMessage> lost_peers_;
   std::optional<WorkerMessage> standing_;
   std::optional<Generation> newest_;

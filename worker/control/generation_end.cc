@@ -33,12 +33,15 @@ absl::Duration ReachPatience(const JobSpec& job) {
 }
 
 GenerationEnd AfterNoConnection(const GroupSpec& group, const std::string& node_id,
-                                const absl::Status& status) {
+                                const absl::Status& status, bool heard) {
   const GroupEnd end = EndOf(status);
   // Of a way between two others it can say nothing here either.
   const bool missing =
       (end.cause == EndCause::kUnreachable && !end.hearsay) || end.cause == EndCause::kPeerMissing;
   if (!missing || !IsElsewhere(group, end.rank, node_id)) {
+    if (end.cause == EndCause::kPeerMissing && !heard) {
+      return {{}, absl::AbortedError(status.message()), /*not_met=*/true};
+    }
     GenerationEnd told = AfterFailure(group, node_id, status);
     told.status = status;
     return told;

@@ -28,9 +28,11 @@ struct GenerationEnd {
 absl::Duration ReachPatience(const JobSpec& job);
 
 // The members could not be joined, for `status`. Members elsewhere that cannot be reached are the
-// coordinator's to judge: one of each node is named.
+// coordinator's to judge: one of each node is named. One of this node that did not come ends this
+// worker where the coordinator was `heard` all the time; else it may not have been told of the
+// generation.
 GenerationEnd AfterNoConnection(const GroupSpec& group, const std::string& node_id,
-                                const absl::Status& status);
+                                const absl::Status& status, bool heard);
 
 // The generation ended with `status`, an error. Names the rank to blame, if this one knows it; the
 // coordinator then takes this one, whatever becomes of it, for its victim. The network's fault is

@@ -125,6 +125,16 @@ TEST_F(ControlLinkTest, WhoConnectsIsToldThatTheCoordinatorIsGoneForGood) {
   EXPECT_EQ(reason, "the coordinator is gone for good");
 }
 
+TEST_F(ControlLinkTest, WhoConnectsKnowsWhetherTheCoordinatorWasHeardAllTheTime) {
+  wire_.callbacks.on_connection(true, "");
+  link_.WatchGeneration(
+      2, [](const std::string&) {}, /*connecting=*/true);
+  EXPECT_TRUE(link_.heard());
+  wire_.callbacks.on_connection(false, "gone");
+  wire_.callbacks.on_connection(true, "");
+  EXPECT_FALSE(link_.heard());
+}
+
 TEST_F(ControlLinkTest, AReconnectSaysReadyAgain) {
   wire_.callbacks.on_connection(true, "");
   link_.SendReady({});

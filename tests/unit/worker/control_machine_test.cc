@@ -152,6 +152,18 @@ TEST_F(ControlMachineTest, TheWatchedGenerationEndsWithItsReason) {
   EXPECT_EQ(machine_.Watch(5).abort, "again") << "it had ended before it was watched";
 }
 
+TEST_F(ControlMachineTest, ALostConnectionIsKnownUntilTheNextWatch) {
+  machine_.Watch(4);
+  EXPECT_FALSE(machine_.heard()) << "it was gone when the generation was taken from the mailbox";
+  machine_.Connected();
+  EXPECT_FALSE(machine_.heard());
+  machine_.Watch(5);
+  EXPECT_TRUE(machine_.heard());
+  machine_.Disconnected();
+  machine_.Connected();
+  EXPECT_FALSE(machine_.heard());
+}
+
 TEST_F(ControlMachineTest, ANewerGenerationEndsTheWatchedOne) {
   machine_.Watch(4);
   EXPECT_EQ(Begin(6).abort, "a newer generation began");

@@ -76,7 +76,7 @@ TEST(AfterFailureTest, ItsOwnFailureIsNobodyElses) {
 TEST(AfterNoConnectionTest, WhoCannotBeReachedElsewhereIsForTheCoordinatorToJudge) {
   for (const EndCause cause : {EndCause::kUnreachable, EndCause::kPeerMissing}) {
     const absl::Status status = WithEnd(absl::DeadlineExceededError("as it was"), {cause, 2});
-    const GenerationEnd end = AfterNoConnection(Three(), "here", status);
+    const GenerationEnd end = AfterNoConnection(Three(), "here", status, /*heard=*/true);
     ExpectTold(end, 2, PeerLost::UNREACHABLE);
     EXPECT_TRUE(absl::IsAborted(end.status)) << "it is ready for the next generation";
     EXPECT_TRUE(end.not_met);
@@ -88,7 +88,7 @@ TEST(AfterNoConnectionTest, ANodeWithoutAnAddressIsOutOfReachFromBothSides) {
   for (const int without : {0, 2}) {
     const absl::Status status = NoAddress(group.members[static_cast<size_t>(without)],
                                           group.members[static_cast<size_t>(2 - without)], 2);
-    const GenerationEnd end = AfterNoConnection(group, "here", status);
+    const GenerationEnd end = AfterNoConnection(group, "here", status, /*heard=*/true);
     ASSERT_EQ(end.told.size(), 1u);
     EXPECT_EQ(end.told[0].rank(), 2);
     EXPECT_EQ(end.told[0].kind(), PeerLost::UNREACHABLE);
@@ -107,7 +107,7 @@ TEST(AfterNoConnectionTest, OneOfEachNodeThatCannotBeReachedIsNamed) {
   const absl::Status status =
       WithMissing(WithEnd(absl::DeadlineExceededError("all"), {EndCause::kPeerMissing, 2}),
                   {{2, "two"}, {3, "three"}, {4, "fo\xe9r\n"}});
-  const GenerationEnd end = AfterNoConnection(group, "here", status);
+  const GenerationEnd end = AfterNoConnection(group, "here", status, /*heard=*/true);
   ASSERT_EQ(end.told.size(), 2u);
   EXPECT_EQ(end.told[0].rank(), 2);
   EXPECT_EQ(end.told[0].detail(), "two");
@@ -122,9 +122,9 @@ TEST(AfterNoConnectionTest, OneOfEachNodeThatCannotBeReachedIsNamed) {
 }
 
 TEST(AfterNoConnectionTest, TheWayBetweenTwoOthersIsNotItsOwn) {
-  const absl::Status heard =
+  const absl::Status hearsay =
       WithEnd(absl::AbortedError("as it was"), {EndCause::kUnreachable, 2, /*hearsay=*/true});
-  const GenerationEnd end = AfterNoConnection(Three(), "here", heard);
+  const GenerationEnd end = AfterNoConnection(Three(), "here", hearsay, /*heard=*/true);
   ExpectTold(end, -1, PeerLost::SILENT);
   EXPECT_TRUE(absl::IsAborted(end.status));
 }
@@ -132,16 +132,32 @@ TEST(AfterNoConnectionTest, TheWayBetweenTwoOthersIsNotItsOwn) {
 TEST(AfterNoConnectionTest, WhoDidNotComeHereEndsThisWorkerToo) {
   const absl::Status status =
       WithEnd(absl::DeadlineExceededError("as it was"), {EndCause::kPeerMissing, 1});
-  const GenerationEnd end = AfterNoConnection(Three(), "here", status);
+  const GenerationEnd end = AfterNoConnection(Three(), "here", status, /*heard=*/true);
   ExpectTold(end, 1, PeerLost::DIED);
   EXPECT_TRUE(absl::IsDeadlineExceeded(end.status));
   EXPECT_FALSE(end.not_met);
 }
 
+// It may have been away between telling this member of the generation and telling the other.
+TEST(AfterNoConnectionTest, WhoDidNotComeHereWhileTheCoordinatorWasAwayIsWaitedFor) {
+  const absl::Status status =
+      WithEnd(absl::DeadlineExceededError("as it was"), {EndCause::kPeerMissing, 1});
+  const GenerationEnd end = AfterNoConnection(Three(), "here", status, /*heard=*/false);
+  EXPECT_TRUE(end.told.empty());
+  EXPECT_EQ(end.status, absl::AbortedError("as it was")) << "it is ready for the next generation";
+  EXPECT_TRUE(end.not_met);
+}
+
+TEST(AfterNoConnectionTest, ADeathHereIsNamedAlsoWhileTheCoordinatorIsAway) {
+  const GenerationEnd end =
+      AfterNoConnection(Three(), "here", Ended(EndCause::kPeerDied, 1), /*heard=*/false);
+  ExpectTold(end, 1, PeerLost::DIED);
+}
+
 TEST(AfterNoConnectionTest, WhatTheNetworkDidToAMemberHereIsNoReasonToGoOn) {
   const absl::Status status =
       WithEnd(absl::UnavailableError("as it was"), {EndCause::kUnreachable, 1});
-  const GenerationEnd end = AfterNoConnection(Three(), "here", status);
+  const GenerationEnd end = AfterNoConnection(Three(), "here", status, /*heard=*/true);
   ExpectTold(end, 1, PeerLost::SILENT);
   EXPECT_TRUE(absl::IsUnavailable(end.status));
 }
