@@ -54,8 +54,7 @@ absl::Status JoinGeneration(const GenerationStart& own, const Generation& genera
   LS_RETURN_IF_ERROR(CompareWithBegan(own, generation, communicator));
   own.resume->newest.reset();
   if (generation.has_newest_checkpoint()) own.resume->newest = generation.newest_checkpoint();
-  return own.trainer->JoinState(communicator, generation.start_step(), RunDir(*own.assignment),
-                                holders);
+  return own.trainer->JoinState(communicator, generation, RunDir(*own.assignment), holders);
 }
 
 }  // namespace lockstep::worker

@@ -68,7 +68,9 @@ absl::StatusOr<std::string> Survivors::SaveIn(const Parts& parts, const Generati
   LS_RETURN_IF_ERROR(parts.catch_up(start_step));
   LS_RETURN_IF_ERROR(parts.look_at_folders(left, communicator.get()));
   std::vector<int> holders;
-  LS_RETURN_IF_ERROR(parts.trainer->JoinState(communicator.get(), start_step,
+  Generation generation = left;
+  generation.set_start_step(start_step);
+  LS_RETURN_IF_ERROR(parts.trainer->JoinState(communicator.get(), generation,
                                               RunDir(parts.bootstrap->assignment()), &holders));
   return parts.trainer->SaveTogether(communicator.get());
 }

@@ -265,7 +265,7 @@ std::optional<Train> TrainOf(const checkpoint::Manifest& manifest) {
   return train;
 }
 
-absl::StatusOr<bool> BringBest(checkpoint::Storage* storage, const Restored& restored,
+absl::StatusOr<bool> BringBest(int rank, checkpoint::Storage* storage, const Restored& restored,
                                const std::string& path, Checkpointer* checkpointer,
                                const std::function<bool()>& go_on) {
   const checkpoint::Manifest& manifest = restored.manifest;
@@ -274,7 +274,7 @@ absl::StatusOr<bool> BringBest(checkpoint::Storage* storage, const Restored& res
   const std::string from = folder + checkpoint::BestName(manifest.best_step);
   const absl::StatusOr<checkpoint::HashedFile> hashed = checkpoint::HashFile(storage, from, go_on);
   absl::Status brought = hashed.status();
-  if (!brought.ok() && !checkpoint::IsDamage(brought)) return Unreadable(0, from, brought);
+  if (!brought.ok() && !checkpoint::IsDamage(brought)) return Unreadable(rank, from, brought);
   if (brought.ok() && hashed->sha256 != manifest.best_sha256) {
     brought = absl::DataLossError(from + " is not what was written: its sha256 differs");
   }

@@ -107,9 +107,9 @@ std::optional<Train> TrainOf(const checkpoint::Manifest& manifest);
 // `checkpointer` keeps. They may be at `path` already: what is there is removed only when it is
 // known to be other ones. Returns whether they are there; where not, that is said, unless they are
 // those of the checkpoint's own step: the next better ones replace them.
-// `go_on`, which may be empty, is asked while they are read. Errors: those of reading them beside
-// the checkpoint, when they may be there; Cancelled.
-absl::StatusOr<bool> BringBest(checkpoint::Storage* storage, const Restored& restored,
+// `go_on`, which may be empty, is asked while they are read; `rank` is for messages. Errors: those
+// of reading them beside the checkpoint, when they may be there; Cancelled.
+absl::StatusOr<bool> BringBest(int rank, checkpoint::Storage* storage, const Restored& restored,
                                const std::string& path, Checkpointer* checkpointer,
                                const std::function<bool()>& go_on);
 

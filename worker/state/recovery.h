@@ -43,7 +43,6 @@ struct StateAgreement {
   // The ranks that held the state, in order. Known before it is copied, and so also after an error
   // in that; empty: not known.
   std::vector<int> holders;
-  int first_holder() const { return holders.front(); }
   bool copied = false;  // this worker had to copy it
   // The newest step that this rank has evaluated, whose decisions its state has (engine::Tracking).
   // Given by the caller, and kept with the state, also when an error follows.

@@ -217,8 +217,9 @@ absl::Status Trainer::CatchUp(Communicator* last, int64_t start_step) {
   return reduced.has_value() ? FinishStep(last, *reduced) : absl::OkStatus();
 }
 
-absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
+absl::Status Trainer::JoinState(Communicator* communicator, const Generation& generation,
                                 const std::string& run_dir, std::vector<int>* holders) {
+  const int64_t start_step = generation.start_step();
   if (checkpointer_ != nullptr) checkpointer_->WaitForCopy();
   LS_RETURN_IF_ERROR(executor_->PublishState());
   if (begun_step() != start_step) watch_.At(chaos::Place::kJoin, start_step);
@@ -237,16 +238,16 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
     evaluated_step_ = 0;
     eval_.reset();
     best_ = {};
-    LS_RETURN_IF_ERROR(Resume(communicator, run_dir));
+    LS_RETURN_IF_ERROR(Resume(communicator, generation, run_dir));
   } else {
     evaluate_first_ = EvalDue(start_step) && evaluated_step_ < start_step;
-    // Rank 0, which was to bring them before the first step, may have died over it. Those of this
-    // very step are written from the state.
+    // Who was to bring them before the first step may have died over it. Those of this very step
+    // are written from the state.
     const int64_t best_step = executor_->tracking().best_step;
     const bool just_resumed = resumed_.has_value() && resumed_->manifest.step == start_step &&
                               best_step == resumed_->manifest.best_step && best_step != start_step;
-    if (just_resumed && communicator->rank() == agreement.first_holder()) {
-      LS_RETURN_IF_ERROR(BringResumedBest(run_dir));
+    if (just_resumed && IsFirstResumed(generation, *holders, communicator->rank())) {
+      LS_RETURN_IF_ERROR(BringResumedBest(communicator->rank(), run_dir));
     }
   }
   board_->restored.store(absl::ToUnixNanos(clock_->Now()), std::memory_order_relaxed);
@@ -254,7 +255,8 @@ absl::Status Trainer::JoinState(Communicator* communicator, int64_t start_step,
   return absl::OkStatus();
 }
 
-absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_dir) {
+absl::Status Trainer::Resume(Communicator* communicator, const Generation& generation,
+                             const std::string& run_dir) {
   if (resume_source_ == nullptr) return absl::OkStatus();
   board_->Enter(LOADING);
   const auto held = policy_->held();
@@ -272,6 +274,8 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
                      compiled_.total_steps, " steps: raise train.steps (or train.epochs), or take ",
                      InsteadOf(resumed_->manifest, *resume_source_)));
   }
+  resumed_by_.clear();
+  for (const Member& member : generation.members()) resumed_by_.push_back(member.incarnation());
   restored_ = resumed_->here ? resumed_->path : "";
   const bool forgot = GoOnWithMetrics();
   best_ = {"", resumed_->manifest.best_step, resumed_->manifest.best_sha256};
@@ -290,7 +294,7 @@ absl::Status Trainer::Resume(Communicator* communicator, const std::string& run_
   if (resumed_->manifest.run == resume_source_->identity.run) {
     link_->TellCheckpoint(MarkOf(resumed_->manifest, resumed_->path));
   }
-  return BringResumedBest(run_dir);
+  return BringResumedBest(communicator->rank(), run_dir);
 }
 
 void Trainer::NoteFirstCommit() {

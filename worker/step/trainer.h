@@ -108,15 +108,15 @@ class Trainer {
   // The step that this rank may be behind in was begun by a member, so all can: finishes it, as
   // above, where `last` (null: nothing) has its reduction.
   absl::Status CatchUp(Communicator* last, int64_t start_step);
-  // Brings the state to that after `start_step` with the other members; `holders` is set to
-  // the ranks that held it, in order, as soon as they are known: also when the copy of the state
-  // fails then. An evaluation of that step that was due and that not all who held it had made is
-  // the first thing of the generation, for all of them. When the step is 0, the members go on
-  // from a checkpoint if there is one; `run_dir` then gets the best weights so far. Blocks. Errors:
-  // as StatePolicy::Agree and RestoreState; InvalidArgument when it is of a step beyond the last
-  // one.
-  absl::Status JoinState(Communicator* communicator, int64_t start_step, const std::string& run_dir,
-                         std::vector<int>* holders);
+  // Brings the state to that after the generation's start step with the other members, of whom it
+  // uses the incarnations. `holders` is set to the ranks that held it, in order, as soon as they
+  // are known: also when the copy of the state fails then. An evaluation of that step that was due
+  // and that not all who held it had made is the first thing of the generation, for all of them.
+  // When the step is 0, the members go on from a checkpoint if there is one; `run_dir` then gets
+  // the best weights so far. Blocks. Errors: as StatePolicy::Agree and RestoreState;
+  // InvalidArgument when it is of a step beyond the last one.
+  absl::Status JoinState(Communicator* communicator, const Generation& generation,
+                         const std::string& run_dir, std::vector<int>* holders);
 
   // Trains from the state's step to the end, or until a stop that all ranks agree on. `record` is
   // written when it is not null. Blocks. Errors: Aborted when the generation ended (the state is
@@ -219,13 +219,18 @@ class Trainer {
   // Returns whether `every`, counted in steps or epochs, comes after this step.
   bool FallsOn(const Every& every, int64_t step) const;
   bool EvalDue(int64_t step) const;
-  absl::Status Resume(Communicator* communicator, const std::string& run_dir);
+  absl::Status Resume(Communicator* communicator, const Generation& generation,
+                      const std::string& run_dir);
   // What was the best by another metric than the job's is none: in the state, and in resumed_. Of
   // other data nothing was evaluated. Returns whether that made the state forget something.
   bool GoOnWithMetrics();
+  // Returns whether this rank, `rank`, is the first of `holders` that took the state from resumed_
+  // in the same generation; all of these agree on who is. Those who copied the state since know
+  // nothing of the checkpoint. REQUIRES: the state is still that of resumed_.
+  bool IsFirstResumed(const Generation& generation, const std::vector<int>& holders, int rank);
   // Puts the best weights that resumed_ knows of into the run's folder, where they are there.
   // Errors: as BringBest.
-  absl::Status BringResumedBest(const std::string& run_dir);
+  absl::Status BringResumedBest(int rank, const std::string& run_dir);
   Checkpointer::Decided Decided() const;
   absl::Status Evaluate(Communicator* communicator, RunRecord* record);
   // Counts an evaluation for the best weights and the early stop.
@@ -284,6 +289,9 @@ class Trainer {
   std::string
       restored_;  // the checkpoint that this rank has read the state from, which it still is
   std::optional<Restored> resumed_;  // the checkpoint that the job went on from
+  // The incarnations that took the state from it with this one, as far as they have been there with
+  // their state since.
+  std::vector<std::string> resumed_by_;
   std::function<void()> on_mark_;
   int64_t evaluated_step_ = 0;
   bool evaluate_first_ = false;

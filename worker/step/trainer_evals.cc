@@ -7,6 +7,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "checkpoint/sha256.h"
 #include "checkpoint/storage.h"
@@ -169,14 +171,25 @@ bool Trainer::GoOnWithMetrics() {
   return now.best_step != saved.best_step || now.stop_step != saved.stop_step;
 }
 
-absl::Status Trainer::BringResumedBest(const std::string& run_dir) {
+bool Trainer::IsFirstResumed(const Generation& generation, const std::vector<int>& holders,
+                             int rank) {
+  std::vector<std::string> there;
+  for (const int holder : holders) {
+    const std::string& member = generation.members(holder).incarnation();
+    if (std::ranges::find(resumed_by_, member) != resumed_by_.end()) there.push_back(member);
+  }
+  resumed_by_ = std::move(there);
+  return !resumed_by_.empty() && resumed_by_.front() == generation.members(rank).incarnation();
+}
+
+absl::Status Trainer::BringResumedBest(int rank, const std::string& run_dir) {
   const std::string path = run_dir + "/model/best.safetensors";
   bool brought = false;
   board_->Enter(SAVING);
   LS_RETURN_IF_ERROR(
       WorkOnDisk(board_, clock_, [&](const std::function<bool()>& go_on) -> absl::Status {
-        LS_ASSIGN_OR_RETURN(
-            brought, BringBest(resume_source_->storage, *resumed_, path, checkpointer_, go_on));
+        LS_ASSIGN_OR_RETURN(brought, BringBest(rank, resume_source_->storage, *resumed_, path,
+                                               checkpointer_, go_on));
         return absl::OkStatus();
       }));
   best_ = {brought ? path : "", resumed_->manifest.best_step, resumed_->manifest.best_sha256};

@@ -121,7 +121,7 @@ struct OneWorker {
     LS_ASSIGN_OR_RETURN(const auto communicator,
                         transport->Connect({1, "small", "", members, 0}, deadline));
     std::vector<int> holders;
-    LS_RETURN_IF_ERROR(trainer->JoinState(communicator.get(), 0, "", &holders));
+    LS_RETURN_IF_ERROR(trainer->JoinState(communicator.get(), Generation(), "", &holders));
     return trainer->RunGeneration(communicator.get(), members[0].shards, nullptr).status();
   }
 

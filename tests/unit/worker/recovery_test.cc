@@ -143,7 +143,7 @@ TEST_F(RecoveryTest, WhoHasAnotherStateGetsThatOfTheStartStep) {
   const auto results = Agree(5, {0, 5, 0, 4});
   for (size_t r = 0; r < ranks_.size(); ++r) {
     ASSERT_TRUE(results[r].status.ok()) << results[r].status;
-    EXPECT_EQ(results[r].agreement.first_holder(), 1);
+    EXPECT_EQ(results[r].agreement.holders.front(), 1);
     EXPECT_EQ(results[r].agreement.copied, r == 0 || r == 2);
     EXPECT_EQ(results[r].agreement.evaluated_step, 4);
     EXPECT_EQ(ranks_[r].executor->committed_step(), 5);
@@ -171,7 +171,7 @@ TEST_F(RecoveryTest, ASurvivorOnAnotherHostThatIsBehindTakesTheState) {
   const auto results = Agree(5, {0, 0, 0});
   for (size_t r = 0; r < ranks_.size(); ++r) {
     ASSERT_TRUE(results[r].status.ok()) << results[r].status;
-    EXPECT_EQ(results[r].agreement.first_holder(), 0);
+    EXPECT_EQ(results[r].agreement.holders.front(), 0);
     EXPECT_EQ(results[r].agreement.copied, r != 0);
     EXPECT_EQ(ranks_[r].executor->committed_step(), 5);
     EXPECT_EQ(std::memcmp(ranks_[r].state, ranks_[0].state, plan_->state_bytes()), 0);

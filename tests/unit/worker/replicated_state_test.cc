@@ -91,7 +91,7 @@ TEST_F(ReplicatedStateTest, WhoIsNewCopiesItAndReplicasAreAlike) {
   const auto agreed = InGeneration(1, [&](StatePolicy& policy, Communicator* communicator) {
     StateAgreement agreement;
     LS_RETURN_IF_ERROR(policy.Agree(communicator, 1, &agreement, deadline_));
-    EXPECT_EQ(agreement.first_holder(), 1);
+    EXPECT_EQ(agreement.holders.front(), 1);
     EXPECT_EQ(agreement.copied, communicator->rank() == 0);
     return policy.CheckReplicas(communicator, 1, deadline_);
   });

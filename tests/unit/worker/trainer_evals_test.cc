@@ -15,7 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/sha256.h"
 #include "tests/unit/worker/file_limit.h"
@@ -53,6 +53,21 @@ class TrainerEvalsTest : public TrainerRanks {
     const bool any = found.ok() && !found->checkpoints.empty();
     EXPECT_TRUE(any);
     return any ? found->checkpoints[0].manifest : checkpoint::Manifest();
+  }
+  // Has the rank die over the best weights when `restored`, of so many, have the state, too.
+  void DiesOverTheBest(TrainerRank* rank, absl::BlockingCounter* restored) {
+    rank->storage.BeforeReads([this, restored](const std::string& path) -> absl::Status {
+      if (!absl::StrContains(path, "/best-")) return absl::OkStatus();
+      restored->Wait();
+      network_.AbortUpTo(generation_, "a rank died");
+      return absl::UnavailableError("dead");
+    });
+  }
+  // The next time that it has it.
+  static void CountsRestored(TrainerRank* rank, absl::BlockingCounter* restored) {
+    rank->trainer->Observe(nullptr, nullptr, [restored, counted = false]() mutable {
+      if (!std::exchange(counted, true)) restored->DecrementCount();
+    });
   }
   // The steps after which this rank has told of an evaluation.
   static std::vector<int64_t> Evaluated(TrainerRank& rank) {
@@ -94,8 +109,8 @@ TEST_F(TrainerEvalsTest, WhoGoesBackToTheStartEvaluatesAgain) {
 }
 
 // TrainerRank 0 puts the best weights of the checkpoint into the run's folder. Should it die over
-// that, the others have the state already, and one of them does it.
-TEST_F(TrainerEvalsTest, BestWeightsComeBackThoughRankZeroDiesOverThem) {
+// that, the others have the state already, and one of them does it: one that knows the checkpoint.
+TEST_F(TrainerEvalsTest, BestWeightsComeBackThoughTwoDieOverThem) {
   JobSpec spec = TrainedJob();
   spec.mutable_train()->mutable_eval()->set_every("1 steps");
   spec.mutable_train()->mutable_best()->set_metric("loss");
@@ -109,24 +124,30 @@ TEST_F(TrainerEvalsTest, BestWeightsComeBackThoughRankZeroDiesOverThem) {
   const std::string best = Best("first");
   ASSERT_FALSE(best.empty());
 
-  Ranks ranks = start("second", 2);
-  absl::Notification restored;
-  ranks[1]->trainer->Observe(nullptr, nullptr, [&] {
-    if (!restored.HasBeenNotified()) restored.Notify();
-  });
-  ranks[0]->storage.BeforeReads([&](const std::string& path) -> absl::Status {
-    if (!absl::StrContains(path, "/best-")) return absl::OkStatus();
-    restored.WaitForNotification();
-    network_.AbortUpTo(generation_, "rank 0 died");
-    return absl::UnavailableError("dead");
-  });
-  const Outcomes outcomes = Run(ranks, 0);
+  Ranks ranks = start("second", 3);
+  absl::BlockingCounter others(2);
+  for (const int rank : {1, 2}) CountsRestored(ranks[rank].get(), &others);
+  DiesOverTheBest(ranks[0].get(), &others);
+  Outcomes outcomes = Run(ranks, 0);
   EXPECT_TRUE(absl::IsUnavailable(outcomes[0].status())) << outcomes[0].status();
-  EXPECT_TRUE(absl::IsAborted(outcomes[1].status())) << outcomes[1].status();
+  for (const int rank : {1, 2}) {
+    EXPECT_TRUE(absl::IsAborted(outcomes[rank].status())) << outcomes[rank].status();
+  }
   EXPECT_EQ(Best("second"), "");
-  ranks.erase(ranks.begin());
-  for (const auto& outcome : Run(ranks, kTrainedSteps))
+
+  // Who replaces it copies the state, and so does the next one who brings them.
+  ranks[0] = std::move(start("second", 1)[0]);
+  absl::BlockingCounter copied(1);
+  CountsRestored(ranks[0].get(), &copied);
+  DiesOverTheBest(ranks[1].get(), &copied);
+  outcomes = Run(ranks, kTrainedSteps);
+  EXPECT_TRUE(absl::IsUnavailable(outcomes[1].status())) << outcomes[1].status();
+  EXPECT_THAT(std::string(outcomes[1].status().message()), HasSubstr("rank 1 cannot read"));
+  EXPECT_EQ(Best("second"), "");
+  ranks.erase(ranks.begin() + 1);
+  for (const auto& outcome : Run(ranks, kTrainedSteps)) {
     ASSERT_TRUE(outcome.ok()) << outcome.status();
+  }
   EXPECT_TRUE(Best("second") == best);
 }
 

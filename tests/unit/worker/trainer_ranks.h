@@ -211,7 +211,12 @@ class TrainerRanks : public ::testing::Test {
     if (rank->wrap) rank->last = rank->wrap(std::move(rank->last));
     std::vector<int> holders;
     const std::string run_dir = rank->record == nullptr ? "" : rank->record->run_dir();
-    LS_RETURN_IF_ERROR(rank->trainer->JoinState(rank->last.get(), start_step, run_dir, &holders));
+    Generation joined;
+    joined.set_start_step(start_step);
+    for (const GroupMember& member : group.members) {
+      joined.add_members()->set_incarnation(member.shm_address);
+    }
+    LS_RETURN_IF_ERROR(rank->trainer->JoinState(rank->last.get(), joined, run_dir, &holders));
     return rank->trainer->RunGeneration(rank->last.get(),
                                         group.members[static_cast<size_t>(group.rank)].shards,
                                         group.rank == 0 ? rank->record.get() : nullptr);
