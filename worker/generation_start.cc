@@ -34,7 +34,8 @@ absl::Status LookAtFolders(const GenerationStart& own, const Generation& generat
                            Communicator* communicator) {
   const absl::Time deadline = Deadline(own);
   const SharedFolder run{.path = RunDir(*own.assignment), .name = "the run's folder"};
-  LS_RETURN_IF_ERROR(LookAtFolder(communicator, generation, run, deadline).status());
+  LS_RETURN_IF_ERROR(
+      LookAtFolder(communicator, generation, run, own.board, own.clock, deadline).status());
   if (own.checkpointer == nullptr) return absl::OkStatus();
   const SharedFolder saved{.path = own.resume->folder,
                            .name = "checkpoint.dir",
@@ -42,7 +43,8 @@ absl::Status LookAtFolders(const GenerationStart& own, const Generation& generat
                            .job = &own.resume->identity,
                            .takes_over = own.resume->takes_over(),
                            .check_mounted = [&own] { return own.checkpointer->CheckMounted(); }};
-  LS_ASSIGN_OR_RETURN(own.resume->copies, LookAtFolder(communicator, generation, saved, deadline));
+  LS_ASSIGN_OR_RETURN(own.resume->copies, LookAtFolder(communicator, generation, saved, own.board,
+                                                       own.clock, deadline));
   return absl::OkStatus();
 }
 

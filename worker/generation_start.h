@@ -15,6 +15,7 @@
 #include "proto/coordinator.pb.h"
 #include "worker/checkpoint/checkpointer.h"
 #include "worker/checkpoint/restore.h"
+#include "worker/control/progress_board.h"
 #include "worker/step/trainer.h"
 
 namespace lockstep::worker {
@@ -22,6 +23,7 @@ namespace lockstep::worker {
 // What a worker begins with; all of it outlives the calls.
 struct GenerationStart {
   const WorkerAssignment* assignment = nullptr;
+  ProgressBoard* board = nullptr;
   Clock* clock = nullptr;
   Trainer* trainer = nullptr;
   // Of a job that saves checkpoints; else null.

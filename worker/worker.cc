@@ -200,14 +200,8 @@ class Worker {
                !job_.train().has_reproducible() || job_.train().reproducible(), settings.run_dir};
     if (resume_.resume.empty()) resume_.resume = "auto";
     settings.takes_over = resume_.takes_over();
-    resume_.data = [this] {  // on the main thread, while other ranks wait for it
-      std::vector<checkpoint::DataRecord> records;
-      const auto look = [&](const std::function<bool()>& go_on) {
-        records = data_.identity()->Records(go_on);
-        return absl::OkStatus();
-      };
-      WorkOnDisk(&board_, clock_, look).IgnoreError();
-      return records;
+    resume_.data = [this](const std::function<bool()>& go_on) {
+      return data_.identity()->Records(go_on);
     };
     // Whoever takes a dead worker's place has opened the files anew.
     const auto check = [this](const std::function<bool()>& go_on) -> absl::Status {
@@ -401,6 +395,7 @@ class Worker {
 
   GenerationStart Own() {
     return {.assignment = &bootstrap_.assignment(),
+            .board = &board_,
             .clock = clock_,
             .trainer = trainer_.get(),
             .checkpointer = checkpointer_.get(),

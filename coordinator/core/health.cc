@@ -234,6 +234,7 @@ void CheckStandstill(Context& context, Job& job) {
 // Returns what the worker does with a disk, which may take its time; empty: nothing.
 std::string DiskWork(const Worker& worker) {
   if (worker.progress.phase() == SAVING) return "writes to its disk";
+  if (worker.progress.phase() == LOADING) return "reads a checkpoint";
   return worker.heartbeat.activity() == IN_DATA_LOADER ? "reads its data" : "";
 }
 

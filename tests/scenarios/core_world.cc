@@ -249,6 +249,7 @@ void CoreWorld::SetDoing(const std::string& worker, const Command& command) {
   WorkerHeartbeat& heartbeat = doing.heartbeat;
   heartbeat.Clear();
   heartbeat.mutable_progress()->set_phase(command.flag("saving")       ? SAVING
+                                          : command.flag("loading")    ? LOADING
                                           : command.flag("evaluating") ? EVALUATING
                                                                        : TRAINING);
   heartbeat.mutable_progress()->set_train_seconds(

@@ -48,7 +48,7 @@ absl::Status Unreadable(int rank, const std::string& path, const absl::Status& w
                                ", then start the job again"));
 }
 
-absl::Status Candidates::Find() {
+absl::Status Candidates::Find(const checkpoint::GoOn& go_on) {
   const bool automatic = source_.resume == "auto";
   LS_RETURN_IF_ERROR(Add(source_.folder, !automatic));
   if (found_.empty() && damaged_.empty()) {
@@ -64,7 +64,7 @@ absl::Status Candidates::Find() {
   if (automatic || source_.resume == "never" || !found_.empty()) return absl::OkStatus();
   given_ = true;
   LS_RETURN_IF_ERROR(Add(WithoutEnd(source_.resume), false));
-  TellOfFarther();
+  TellOfFarther(go_on);
   if (!found_.empty()) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat("checkpoint.resume: there is no whole checkpoint at ",
                                           source_.resume, damaged_.empty() ? "" : ": ",
@@ -86,10 +86,10 @@ void Candidates::KnowOwn(OwnSaved own) {
                         [this](const FoundCheckpoint& found) { return IsOwn(found); });
 }
 
-absl::StatusOr<const FoundCheckpoint*> Candidates::Next() {
+absl::StatusOr<const FoundCheckpoint*> Candidates::Next(const checkpoint::GoOn& go_on) {
   while (next_ < found_.size()) {
     const FoundCheckpoint& found = found_[next_++];
-    const checkpoint::Manifest identity = IdentityFor(found.manifest);
+    const checkpoint::Manifest identity = IdentityFor(found.manifest, go_on);
     evaluated_other_ = HasEvaluatedOther(found.manifest, identity);
     const std::string difference = DifferenceOf(found.manifest, identity);
     absl::Status refused;
@@ -125,9 +125,10 @@ bool Candidates::IsHeldByOther(const FoundCheckpoint& found) const {
          HoldsFolder(source_.storage, source_.folder, found.manifest.run);
 }
 
-checkpoint::Manifest Candidates::IdentityFor(const checkpoint::Manifest& found) const {
+checkpoint::Manifest Candidates::IdentityFor(const checkpoint::Manifest& found,
+                                             const checkpoint::GoOn& go_on) const {
   checkpoint::Manifest identity = source_.identity;
-  if (!found.data.empty() && source_.data != nullptr) identity.data = source_.data();
+  if (!found.data.empty() && source_.data != nullptr) identity.data = source_.data(go_on);
   return identity;
 }
 
@@ -184,11 +185,11 @@ void Candidates::TellOfMissing() const {
                  << ", is not there";
 }
 
-void Candidates::TellOfFarther() const {
+void Candidates::TellOfFarther(const checkpoint::GoOn& go_on) const {
   if (found_.empty()) return;
   for (const FoundCheckpoint& other : of_others_) {
     if (other.manifest.step <= found_.front().manifest.step) continue;
-    if (!DifferenceOf(other.manifest, IdentityFor(other.manifest)).empty()) continue;
+    if (!DifferenceOf(other.manifest, IdentityFor(other.manifest, go_on)).empty()) continue;
     LS_LOG_WARNING << other.path << " is of the same training and step " << other.manifest.step
                    << ", and checkpoint.resume names one of step " << found_.front().manifest.step
                    << ": resume: auto goes on from the newest in checkpoint.dir";

@@ -28,12 +28,12 @@ class Candidates {
   // `source` outlives this; `rank` is for messages.
   Candidates(const ResumeSource& source, int rank) : source_(source), rank_(rank) {}
 
-  // Looks. Errors: NotFound when the user named a place where none is; InvalidArgument when the
-  // job's own folder is a checkpoint; as Unreadable when some may be whole and cannot be read;
-  // those of CheckNoneIsLost. That this run's own are gone here, or on a file system that is not
-  // mounted here, is left to Exhausted where other hosts, which have folders of their own, may have
-  // them.
-  absl::Status Find();
+  // Looks; `go_on` is called meanwhile. Blocks for the disk. Errors: NotFound when the user named a
+  // place where none is; InvalidArgument when the job's own folder is a checkpoint; as Unreadable
+  // when some may be whole and cannot be read; those of CheckNoneIsLost. That this run's own are
+  // gone here, or on a file system that is not mounted here, is left to Exhausted where other
+  // hosts, which have folders of their own, may have them.
+  absl::Status Find(const checkpoint::GoOn& go_on);
   // Returns what Find found out of this run's own.
   OwnSaved own() const;
   // Hosts have folders of their own: what is known on any of them. With kSome this run's come
@@ -43,10 +43,11 @@ class Candidates {
   bool IsOwn(const checkpoint::FoundCheckpoint& found) const {
     return found.manifest.run == source_.identity.run;
   }
-  // The next one to try, newest first; null: there is none. Errors: InvalidArgument when it is of
-  // another job; but what another run left is passed over, and left to Exhausted, where this run
-  // is known to have saved some, which other hosts may have.
-  absl::StatusOr<const checkpoint::FoundCheckpoint*> Next();
+  // The next one to try, newest first; null: there is none. `go_on` as in Find. Blocks for the
+  // disk. Errors: InvalidArgument when it is of another job; but what another run left is passed
+  // over, and left to Exhausted, where this run is known to have saved some, which other hosts may
+  // have.
+  absl::StatusOr<const checkpoint::FoundCheckpoint*> Next(const checkpoint::GoOn& go_on);
   // Returns whether the one that Next returned last was evaluated on other data than the job's.
   bool evaluated_other() const { return evaluated_other_; }
   // No host has one that is whole. Errors: DataLoss when it was the user who named the place; what
@@ -56,13 +57,14 @@ class Candidates {
  private:
   absl::Status Add(const std::string& folder, bool own_alone);
   // The job's, with its data where `found` knows its own.
-  checkpoint::Manifest IdentityFor(const checkpoint::Manifest& found) const;
+  checkpoint::Manifest IdentityFor(const checkpoint::Manifest& found,
+                                   const checkpoint::GoOn& go_on) const;
   // Returns whether it lies in the job's own folder, and the other run that saved it is at work.
   bool IsHeldByOther(const checkpoint::FoundCheckpoint& found) const;
   // The one that the coordinator knows as the newest may be gone.
   void TellOfMissing() const;
   // The user named a place, and an earlier run of the same training came farther in the job's own.
-  void TellOfFarther() const;
+  void TellOfFarther(const checkpoint::GoOn& go_on) const;
   // Returns whether it is higher than all that the job's coordinator knows of.
   bool IsTooLate(const checkpoint::Manifest& manifest) const;
 

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@
 #include "common/log.h"
 #include "common/status.h"
 #include "worker/checkpoint/checkpoint_identity.h"
+#include "worker/control/disk_wait.h"
 #include "worker/control/membership.h"
 
 namespace lockstep::worker {
@@ -145,7 +147,8 @@ FolderCopies::Share FolderCopies::ShareOf(int rank) const {
 }
 
 absl::StatusOr<FolderCopies> LookAtFolder(Communicator* communicator, const Generation& generation,
-                                          const SharedFolder& folder, absl::Time deadline) {
+                                          const SharedFolder& folder, ProgressBoard* board,
+                                          Clock* clock, absl::Time deadline) {
   const std::vector<int> firsts = FirstRanks(generation);
   FolderCopies copies;
   if (std::all_of(firsts.begin(), firsts.end(), [](int first) { return first == 0; })) {
@@ -154,16 +157,27 @@ absl::StatusOr<FolderCopies> LookAtFolder(Communicator* communicator, const Gene
   const int rank = communicator->rank();
   const bool first = firsts[static_cast<size_t>(rank)] == rank;
   const std::string nonce = Nonce(generation, folder.path);
+  const auto on_disk = [&](const std::function<void()>& work) {
+    const auto before = static_cast<Phase>(board->phase.load(std::memory_order_relaxed));
+    board->Enter(SAVING);
+    WorkOnDisk(board, clock, [&work](const std::function<bool()>&) {
+      work();
+      return absl::OkStatus();
+    }).IgnoreError();
+    board->Enter(before);
+  };
   Row mine;
-  if (first) mine.left = Told(Leave(folder, nonce, rank));
+  if (first) on_disk([&] { mine.left = Told(Leave(folder, nonce, rank)); });
   LS_ASSIGN_OR_RETURN(std::vector<Row> rows, Exchange(communicator, mine, deadline));
   std::vector<int> left;
   for (size_t other = 0; other < rows.size(); ++other) {
     if (rows[other].left == kLeft) left.push_back(static_cast<int>(other));
   }
   if (first) {
-    mine.writer = FirstSeen(folder, nonce, left, rank);
-    mine.run_number = RunNumberIn(folder);
+    on_disk([&] {
+      mine.writer = FirstSeen(folder, nonce, left, rank);
+      mine.run_number = RunNumberIn(folder);
+    });
   }
   const auto told = [&](int32_t what) {
     return std::any_of(firsts.begin(), firsts.end(), [&](int first_rank) {
@@ -179,7 +193,9 @@ absl::StatusOr<FolderCopies> LookAtFolder(Communicator* communicator, const Gene
     mine.writer = 0;
   }
   const auto exchanged = Exchange(communicator, mine, deadline);
-  if (mine.left == kLeft) folder.storage->Remove(FileOf(folder, nonce, rank)).IgnoreError();
+  if (mine.left == kLeft) {
+    on_disk([&] { folder.storage->Remove(FileOf(folder, nonce, rank)).IgnoreError(); });
+  }
   LS_RETURN_IF_ERROR(exchanged.status());
   rows = *exchanged;
   for (size_t other = 0; other < rows.size(); ++other) {

@@ -18,7 +18,9 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/storage.h"
 #include "collectives/communicator.h"
+#include "common/clock.h"
 #include "proto/coordinator.pb.h"
+#include "worker/control/progress_board.h"
 
 namespace lockstep::worker {
 
@@ -58,11 +60,14 @@ struct SharedFolder {
 };
 
 // All ranks call it with the same folder, which is made where it is missing. A generation of one
-// host looks at nothing. Blocks. Errors: FailedPrecondition on a rank whose host does not see what
-// `stated` says all see, naming path and both hosts; Aborted on the others; those of the
-// communicator. What cannot be written or read is not shared: saving will say so.
+// host looks at nothing. Blocks; while this rank's disk is waited for `board` moves (WorkOnDisk)
+// and says SAVING, since who has to leave the generation leaves then. Errors: FailedPrecondition on
+// a rank whose host does not see what `stated` says all see, naming path and both hosts; Aborted on
+// the others; those of the communicator. What cannot be written or read is not shared: saving will
+// say so.
 absl::StatusOr<FolderCopies> LookAtFolder(Communicator* communicator, const Generation& generation,
-                                          const SharedFolder& folder, absl::Time deadline);
+                                          const SharedFolder& folder, ProgressBoard* board,
+                                          Clock* clock, absl::Time deadline);
 
 }  // namespace lockstep::worker
 

@@ -22,6 +22,7 @@
 #include "worker/checkpoint/candidates.h"
 #include "worker/checkpoint/checkpoint_layout.h"
 #include "worker/checkpoint/restore_copies.h"
+#include "worker/control/disk_wait.h"
 
 namespace lockstep::worker {
 namespace {
@@ -87,15 +88,15 @@ absl::Status CheckTensors(const std::map<std::string, Stored>& tensors, const en
 
 // Fills the state from tensors by name, which are those of the plan.
 absl::Status Fill(const std::map<std::string, Stored>& tensors, const StateTarget& target,
-                  ProgressBoard* board) {
+                  const checkpoint::GoOn& go_on) {
   char* const state = static_cast<char*>(target.state);
   for (const engine::StateEntry& entry : target.plan->state()) {
     const Stored& stored = tensors.at(TensorName(entry));
     for (const engine::StateRange& range : PresentOf(entry, target)) {
       for (size_t at = range.begin; at < range.end; at += kPiece) {
+        if (!go_on()) return absl::CancelledError("given up");
         LS_RETURN_IF_ERROR(stored.file->Read(*stored.tensor, at - entry.offset, state + at,
                                              std::min(kPiece, range.end - at)));
-        board->Moved();
       }
     }
   }
@@ -104,19 +105,22 @@ absl::Status Fill(const std::map<std::string, Stored>& tensors, const StateTarge
 
 // Returns what rank 0 does about the next candidate; all ranks get the same.
 absl::StatusOr<Choice> Choose(Communicator* communicator, Candidates* candidates,
-                              absl::Time deadline) {
+                              ProgressBoard* board, Clock* clock, absl::Time deadline) {
   Choice choice;
   absl::Status refused;
   if (communicator->rank() == 0) {
-    const absl::StatusOr<const FoundCheckpoint*> next = candidates->Next();
-    refused = next.status();
+    const FoundCheckpoint* next = nullptr;
+    refused = WorkOnDisk(board, clock, [&](const checkpoint::GoOn& go_on) -> absl::Status {
+      LS_ASSIGN_OR_RETURN(next, candidates->Next(go_on));
+      return absl::OkStatus();
+    });
     std::string text;
     if (!refused.ok()) {
       choice.what = Choice::kRefuse;
-    } else if (*next != nullptr) {
+    } else if (next != nullptr) {
       choice.what = Choice::kTry;
       choice.evaluated_other = candidates->evaluated_other() ? 1 : 0;
-      text = (*next)->path;
+      text = next->path;
     } else {
       refused = candidates->Exhausted();
       choice.what = refused.ok() ? Choice::kNone : Choice::kRefuse;
@@ -135,34 +139,29 @@ absl::StatusOr<Choice> Choose(Communicator* communicator, Candidates* candidates
   return choice;
 }
 
-// A file that is missing is damage, in a folder that is there. Rank 0 has seen the folder: where it
-// is not, it cannot be reached.
-absl::Status WithoutFolder(checkpoint::Storage* storage, const std::string& path,
-                           const absl::Status& loaded) {
-  if (!absl::IsNotFound(loaded)) return loaded;
+// A file is missing, as `missing` says: that is damage, in a folder that is there. Rank 0 has seen
+// the folder: where it is not, it cannot be reached.
+absl::Status WithoutFile(checkpoint::Storage* storage, const std::string& path,
+                         const absl::Status& missing) {
   LS_ASSIGN_OR_RETURN(const std::vector<std::string> names, storage->List(path));
-  if (!names.empty()) return loaded;
+  if (!names.empty()) return missing;
   return absl::UnavailableError(absl::StrCat(
       path,
       " is not there, though rank 0 has read it (several hosts need a checkpoint.dir that all",
       " of them share; is it mounted?)"));
 }
 
-}  // namespace
-
-absl::Status LoadCheckpoint(const ResumeSource& source, const std::string& path,
-                            const checkpoint::Manifest& manifest, int share, int shares,
-                            const StateTarget& target, ProgressBoard* board) {
+// LoadCheckpoint of the one with that manifest, in the thread.
+absl::Status Load(const ResumeSource& source, const std::string& path,
+                  const checkpoint::Manifest& manifest, int share, int shares,
+                  const StateTarget& target, const checkpoint::GoOn& go_on) {
   checkpoint::Storage* const storage = source.storage;
   std::vector<std::unique_ptr<SafetensorsFile>> files;
   std::map<std::string, Stored> tensors;
   int number = 0;
   for (const checkpoint::FileRecord& record : manifest.files) {
     if (number++ % shares == share) {
-      LS_RETURN_IF_ERROR(checkpoint::CheckFile(storage, path, record, [board] {
-        board->Moved();
-        return true;
-      }));
+      LS_RETURN_IF_ERROR(checkpoint::CheckFile(storage, path, record, go_on));
     }
     if (!absl::EndsWith(record.name, ".safetensors")) continue;
     LS_ASSIGN_OR_RETURN(auto file,
@@ -180,49 +179,69 @@ absl::Status LoadCheckpoint(const ResumeSource& source, const std::string& path,
     if (same_plan) return same;
     // Each rank has checked its share of the files alone, and what is damaged may be a name.
     for (const checkpoint::FileRecord& record : manifest.files) {
-      LS_RETURN_IF_ERROR(checkpoint::CheckFile(storage, path, record, [board] {
-        board->Moved();
-        return true;
-      }));
+      LS_RETURN_IF_ERROR(checkpoint::CheckFile(storage, path, record, go_on));
     }
     return absl::InvalidArgumentError(absl::StrCat(
         "the checkpoint ", path, " is of another training, whose state this job cannot take: ",
         same.message(), "; take the job as it was, ", InsteadOf(manifest, source)));
   }
-  LS_RETURN_IF_ERROR(Fill(tensors, target, board));
+  LS_RETURN_IF_ERROR(Fill(tensors, target, go_on));
   if (target.executor->committed_step() == manifest.step) return absl::OkStatus();
   return absl::DataLossError("its step is not that of its manifest");
+}
+
+}  // namespace
+
+absl::StatusOr<checkpoint::Manifest> LoadCheckpoint(const ResumeSource& source,
+                                                    const std::string& path, int share, int shares,
+                                                    const StateTarget& target, ProgressBoard* board,
+                                                    Clock* clock) {
+  checkpoint::Manifest manifest;
+  target.executor->BeginLoad();
+  absl::Status loaded =
+      WorkOnDisk(board, clock, [&](const checkpoint::GoOn& go_on) -> absl::Status {
+        LS_ASSIGN_OR_RETURN(manifest, ReadManifest(source.storage, path));
+        return Load(source, path, manifest, share, shares, target, go_on);
+      });
+  target.executor->EndLoad();
+  LS_RETURN_IF_ERROR(loaded);
+  return manifest;
 }
 
 absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
                                                      const ResumeSource& source,
                                                      const StateTarget& target,
-                                                     ProgressBoard* board, absl::Time deadline) {
+                                                     ProgressBoard* board, Clock* clock,
+                                                     absl::Time deadline) {
   if (source.copies.count() > 1) {
-    return RestoreFromCopies(communicator, source, target, board, deadline);
+    return RestoreFromCopies(communicator, source, target, board, clock, deadline);
   }
   const int rank = communicator->rank();
   Candidates candidates(source, rank);
   absl::Status found;
-  if (rank == 0) found = candidates.Find();
+  if (rank == 0) {
+    found = WorkOnDisk(board, clock, [&candidates](const checkpoint::GoOn& go_on) {
+      return candidates.Find(go_on);
+    });
+  }
   LS_ASSIGN_OR_RETURN(const ReadVerdict looked, AgreeOnReading(communicator, found, deadline));
   LS_RETURN_IF_ERROR(found);
   if (looked.worst != ReadOutcome::kLoaded)
     return absl::AbortedError("rank 0 found no way to resume");
   while (true) {
-    LS_ASSIGN_OR_RETURN(const Choice choice, Choose(communicator, &candidates, deadline));
+    LS_ASSIGN_OR_RETURN(const Choice choice,
+                        Choose(communicator, &candidates, board, clock, deadline));
     if (choice.what == Choice::kNone) return std::optional<Restored>();
     Restored restored{choice.text, {}};
     restored.evaluated_other = choice.evaluated_other != 0;
-    absl::StatusOr<checkpoint::Manifest> manifest = ReadManifest(source.storage, restored.path);
+    absl::StatusOr<checkpoint::Manifest> manifest = LoadCheckpoint(
+        source, restored.path, rank, communicator->world_size(), target, board, clock);
     absl::Status loaded = manifest.status();
-    target.executor->BeginLoad();
-    if (loaded.ok()) {
-      loaded = LoadCheckpoint(source, restored.path, *manifest, rank, communicator->world_size(),
-                              target, board);
+    if (absl::IsNotFound(loaded)) {
+      loaded = WorkOnDisk(board, clock, [&](const checkpoint::GoOn&) {
+        return WithoutFile(source.storage, restored.path, manifest.status());
+      });
     }
-    target.executor->EndLoad();
-    loaded = WithoutFolder(source.storage, restored.path, loaded);
     const absl::StatusOr<ReadVerdict> verdict = AgreeOnReading(communicator, loaded, deadline);
     if (verdict.ok() && verdict->worst == ReadOutcome::kLoaded) {
       restored.manifest = *std::move(manifest);

@@ -17,9 +17,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/storage.h"
 #include "collectives/communicator.h"
+#include "common/clock.h"
 #include "engine/engine.h"
 #include "proto/coordinator.pb.h"
 #include "worker/checkpoint/checkpointer.h"
@@ -51,8 +53,9 @@ struct ResumeSource {
   // Where `folder` is not shared by all hosts, who sees the same one.
   FolderCopies copies = {};
   // Returns the records of the job's data; empty: not known. Asked by the rank that finds a
-  // checkpoint which has some, since it blocks for the disk. May be empty: identity.data.
-  std::function<std::vector<checkpoint::DataRecord>()> data = {};
+  // checkpoint which has some, in a thread, since it blocks for the disk; calls `go_on` meanwhile.
+  // May be empty: identity.data.
+  std::function<std::vector<checkpoint::DataRecord>(const checkpoint::GoOn& go_on)> data = {};
   // Checks that the folder's file system is mounted; asked before anything is written. May be
   // empty.
   std::function<absl::Status()> check_mounted = {};
@@ -76,25 +79,27 @@ struct StateTarget {
 };
 
 // All ranks call it with the same source, and get the same. Empty: there is no checkpoint, and the
-// state is the initial one. Blocks. Errors: InvalidArgument when the newest checkpoint is of
-// another job, naming what differs; NotFound or DataLoss when a path was given that is none;
-// NotFound, Unavailable where there should be some and are none (CheckNoneIsLost);
-// FailedPrecondition, ResourceExhausted, Unavailable on a rank that cannot read what may be whole,
-// with rank, file and advice;
-// Aborted on the other ranks, and when the generation ended. After an error the state is the
-// initial one.
+// state is the initial one. Blocks; `board` moves while this rank's disk is waited for
+// (WorkOnDisk). Errors: InvalidArgument when the newest checkpoint is of another job, naming what
+// differs; NotFound or DataLoss when a path was given that is none; NotFound, Unavailable where
+// there should be some and are none (CheckNoneIsLost); FailedPrecondition, ResourceExhausted,
+// Unavailable on a rank that cannot read what may be whole, with rank, file and advice; Aborted on
+// the other ranks, and when the generation ended. After an error the state is the initial one.
 absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
                                                      const ResumeSource& source,
                                                      const StateTarget& target,
-                                                     ProgressBoard* board, absl::Time deadline);
+                                                     ProgressBoard* board, Clock* clock,
+                                                     absl::Time deadline);
 
 // Fills the state from the files of the checkpoint at `path`, which `source` led to and of which
-// part `share` of `shares` are checked with their hashes. Errors: DataLoss, saying what is wrong;
-// InvalidArgument when it is of a plan with another state (train.reproducible: false looks at it,
-// too); NotFound; those of reading. After an error the state is undefined.
-absl::Status LoadCheckpoint(const ResumeSource& source, const std::string& path,
-                            const checkpoint::Manifest& manifest, int share, int shares,
-                            const StateTarget& target, ProgressBoard* board);
+// part `share` of `shares` are checked with their hashes. Returns its manifest. Blocks, while
+// `board` moves (WorkOnDisk). Errors: DataLoss, saying what is wrong; InvalidArgument when it is of
+// a plan with another state (train.reproducible: false looks at it, too); NotFound; those of
+// reading. After an error the state is undefined.
+absl::StatusOr<checkpoint::Manifest> LoadCheckpoint(const ResumeSource& source,
+                                                    const std::string& path, int share, int shares,
+                                                    const StateTarget& target, ProgressBoard* board,
+                                                    Clock* clock);
 
 // The newest evaluation that the manifest knows of.
 std::optional<EvalResult> EvaluationOf(const checkpoint::Manifest& manifest);

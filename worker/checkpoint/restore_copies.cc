@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -17,6 +18,7 @@
 #include "common/status.h"
 #include "worker/checkpoint/candidates.h"
 #include "worker/checkpoint/checkpoint_identity.h"
+#include "worker/control/disk_wait.h"
 #include "worker/state/recovery.h"
 
 namespace lockstep::worker {
@@ -53,11 +55,12 @@ static_assert(sizeof(Row) == 4112);
 class CopiesRestore {
  public:
   CopiesRestore(Communicator* communicator, const ResumeSource& source, const StateTarget& target,
-                ProgressBoard* board, absl::Time deadline)
+                ProgressBoard* board, Clock* clock, absl::Time deadline)
       : communicator_(communicator),
         source_(source),
         target_(target),
         board_(board),
+        clock_(clock),
         deadline_(deadline),
         rank_(communicator->rank()),
         looks_(source.copies.writes(rank_)),
@@ -77,13 +80,18 @@ class CopiesRestore {
 
  private:
   size_t index(int rank) const { return static_cast<size_t>(rank); }
+  absl::Status OnDisk(const std::function<absl::Status(const checkpoint::GoOn& go_on)>& work) {
+    return WorkOnDisk(board_, clock_, work);
+  }
   const Row& RowOf(int rank) const { return rows_[index(source_.copies.WriterOf(rank))]; }
 
   // A place that the user named need not be on each host. What any host knows of the run's own
   // checkpoints, all do.
   absl::Status Look() {
     absl::Status found;
-    if (looks_) found = candidates_.Find();
+    if (looks_) {
+      found = OnDisk([this](const checkpoint::GoOn& go_on) { return candidates_.Find(go_on); });
+    }
     const bool missing = absl::IsNotFound(found);
     Looked looked = missing || !looks_ ? kMissing : kFound;
     if (looks_ && found.ok() && candidates_.own() == OwnSaved::kSome) looked = kOwnSome;
@@ -140,11 +148,15 @@ class CopiesRestore {
 
   absl::Status NextRow() {
     mine_ = Row{};
-    const absl::StatusOr<const FoundCheckpoint*> next = candidates_.Next();
-    if (!next.ok()) mine_.what = Row::kRefuse;
-    LS_RETURN_IF_ERROR(next.status());
-    if (*next == nullptr) return absl::OkStatus();
-    const FoundCheckpoint& found = **next;
+    const FoundCheckpoint* next = nullptr;
+    absl::Status looked = OnDisk([&](const checkpoint::GoOn& go_on) -> absl::Status {
+      LS_ASSIGN_OR_RETURN(next, candidates_.Next(go_on));
+      return absl::OkStatus();
+    });
+    if (!looked.ok()) mine_.what = Row::kRefuse;
+    LS_RETURN_IF_ERROR(looked);
+    if (next == nullptr) return absl::OkStatus();
+    const FoundCheckpoint& found = *next;
     if (found.path.size() >= sizeof(mine_.path)) {
       mine_.what = Row::kRefuse;
       return absl::InvalidArgumentError("checkpoint.dir: the path is too long");
@@ -171,9 +183,7 @@ class CopiesRestore {
       return row.SameAs(best) && row.evaluated_other != 0;
     });
     absl::Status loaded;
-    target_.executor->BeginLoad();
     if (here) loaded = Load();
-    target_.executor->EndLoad();
     // By rank, so that all know whose hosts have read it whole.
     const int32_t mine = here ? static_cast<int32_t>(OutcomeOf(loaded)) : -1;
     std::vector<int32_t> outcomes(index(communicator_->world_size()));
@@ -197,10 +207,10 @@ class CopiesRestore {
   }
 
   absl::Status Load() {
-    LS_ASSIGN_OR_RETURN(restored_.manifest, ReadManifest(source_.storage, restored_.path));
     const FolderCopies::Share share = source_.copies.ShareOf(rank_);
-    return LoadCheckpoint(source_, restored_.path, restored_.manifest, share.place, share.of,
-                          target_, board_);
+    LS_ASSIGN_OR_RETURN(restored_.manifest, LoadCheckpoint(source_, restored_.path, share.place,
+                                                           share.of, target_, board_, clock_));
+    return absl::OkStatus();
   }
 
   absl::Status CheckReadable(const std::vector<int32_t>& outcomes) const {
@@ -293,42 +303,44 @@ class CopiesRestore {
     const std::string best = folder + checkpoint::BestName(restored_.manifest.best_step);
     const std::string part = folder + checkpoint::kSavingPrefix + "best";
     std::unique_ptr<checkpoint::Storage::Source> file;
-    if (rank_ == from) file = Taken(source_.storage->Open(best));
+    std::unique_ptr<checkpoint::Storage::File> to;
+    OnDisk([&](const checkpoint::GoOn&) {
+      if (rank_ == from) file = Taken(source_.storage->Open(best));
+      if (looks_ && !restored_.here && MayTakeBest(best) &&
+          source_.storage->MakeFolder(folder).ok()) {
+        to = Taken(source_.storage->Create(part));
+      }
+      return absl::OkStatus();
+    }).IgnoreError();
     int64_t bytes = file == nullptr ? 0 : static_cast<int64_t>(file->size());
     LS_RETURN_IF_ERROR(communicator_->Broadcast(&bytes, 1, DType::kInt64, from, deadline_));
-    std::unique_ptr<checkpoint::Storage::File> to;
-    if (looks_ && !restored_.here && MayTakeBest(best) &&
-        source_.storage->MakeFolder(folder).ok()) {
-      to = Taken(source_.storage->Create(part));
-    }
     std::vector<char> piece(static_cast<size_t>(std::min(bytes, kPiece)));
     bool good = to != nullptr;
     checkpoint::Sha256 hash;
     for (int64_t at = 0; at < bytes; at += kPiece) {
       const int64_t size = std::min(kPiece, bytes - at);
       if (file != nullptr) {
-        file->ReadAt(static_cast<uint64_t>(at), piece.data(), static_cast<size_t>(size))
-            .IgnoreError();
+        OnDisk([&](const checkpoint::GoOn&) {
+          return file->ReadAt(static_cast<uint64_t>(at), piece.data(), static_cast<size_t>(size));
+        }).IgnoreError();
       }
       LS_RETURN_IF_ERROR(
           communicator_->Broadcast(piece.data(), size, DType::kUInt8, from, deadline_));
-      good = good && to->Append(piece.data(), static_cast<size_t>(size)).ok();
-      if (good) hash.Update(piece.data(), static_cast<size_t>(size));
       board_->Moved();
+      if (!good) continue;
+      good = OnDisk([&](const checkpoint::GoOn&) {
+               hash.Update(piece.data(), static_cast<size_t>(size));
+               return to->Append(piece.data(), static_cast<size_t>(size));
+             }).ok();
     }
-    const bool made = to != nullptr;
-    good = good && hash.FinishHex() == restored_.manifest.best_sha256 && to->Sync().ok();
-    to.reset();  // over SMB its lock forbids reading
-    if (good) {
-      source_.storage
-          ->Link(part, best,
-                 [this] {
-                   board_->Moved();
-                   return true;
-                 })
-          .IgnoreError();
-    }
-    if (made) source_.storage->Remove(part).IgnoreError();
+    if (to == nullptr) return absl::OkStatus();
+    good = good && hash.FinishHex() == restored_.manifest.best_sha256;
+    OnDisk([&](const checkpoint::GoOn& go_on) {
+      good = good && to->Sync().ok();
+      to.reset();  // over SMB its lock forbids reading
+      if (good) source_.storage->Link(part, best, go_on).IgnoreError();
+      return source_.storage->Remove(part);
+    }).IgnoreError();
     return absl::OkStatus();
   }
 
@@ -341,6 +353,7 @@ class CopiesRestore {
   const ResumeSource& source_;
   const StateTarget& target_;
   ProgressBoard* const board_;
+  Clock* const clock_;
   const absl::Time deadline_;
   const int rank_;
   const bool looks_;  // this rank does, for all who see its folder
@@ -358,13 +371,13 @@ class CopiesRestore {
 absl::StatusOr<std::optional<Restored>> RestoreFromCopies(Communicator* communicator,
                                                           const ResumeSource& source,
                                                           const StateTarget& target,
-                                                          ProgressBoard* board,
+                                                          ProgressBoard* board, Clock* clock,
                                                           absl::Time deadline) {
   if (target.present != nullptr) {
     return absl::UnimplementedError(
         "train.zero_stage: 1 over several hosts goes on from a checkpoint.dir that all share");
   }
-  return CopiesRestore(communicator, source, target, board, deadline).Run();
+  return CopiesRestore(communicator, source, target, board, clock, deadline).Run();
 }
 
 }  // namespace lockstep::worker

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
+#include "common/clock.h"
 #include "worker/checkpoint/restore.h"
 
 namespace lockstep::worker {
@@ -20,7 +21,7 @@ namespace lockstep::worker {
 absl::StatusOr<std::optional<Restored>> RestoreFromCopies(Communicator* communicator,
                                                           const ResumeSource& source,
                                                           const StateTarget& target,
-                                                          ProgressBoard* board,
+                                                          ProgressBoard* board, Clock* clock,
                                                           absl::Time deadline);
 
 }  // namespace lockstep::worker

@@ -264,7 +264,7 @@ absl::Status Trainer::Resume(Communicator* communicator, const Generation& gener
   LS_ASSIGN_OR_RETURN(resumed_, RestoreState(communicator, *resume_source_,
                                              {compiled_.plan.get(), executor_.get(), state_,
                                               held.has_value() ? &*held : nullptr},
-                                             board_, Deadline()));
+                                             board_, clock_, Deadline()));
   if (!resumed_.has_value()) return absl::OkStatus();
   const int64_t step = committed_step();
   // With train.reproducible: false a run of fewer steps is taken too.

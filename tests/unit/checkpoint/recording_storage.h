@@ -40,6 +40,11 @@ class RecordingStorage : public Storage {
     absl::MutexLock lock(&mu_);
     before_reads_ = std::move(before);
   }
+  // Sets what is called before a file, whose path is given, is made durable. Empty: nothing is.
+  void BeforeSyncs(std::function<void(const std::string& path)> before) {
+    absl::MutexLock lock(&mu_);
+    before_syncs_ = std::move(before);
+  }
   // Files whose path contains `part` read with a bit changed.
   void FlipReads(const std::string& part) {
     absl::MutexLock lock(&mu_);
@@ -145,6 +150,7 @@ class RecordingStorage : public Storage {
       return s.ok() ? file_->Append(data, bytes) : s;
     }
     absl::Status Sync() override {
+      storage_->BeforeSync(path_);
       absl::Status s = storage_->Note("sync", path_);
       return s.ok() ? file_->Sync() : s;
     }
@@ -181,6 +187,14 @@ class RecordingStorage : public Storage {
     }
     return before ? before(path) : absl::OkStatus();
   }
+  void BeforeSync(const std::string& path) {
+    std::function<void(const std::string&)> before;
+    {
+      absl::MutexLock lock(&mu_);
+      before = before_syncs_;
+    }
+    if (before) before(path);
+  }
   bool Flips(const std::string& path) const {
     absl::MutexLock lock(&mu_);
     return !flipped_.empty() && path.find(flipped_) != std::string::npos;
@@ -205,6 +219,7 @@ class RecordingStorage : public Storage {
   bool all_ ABSL_GUARDED_BY(mu_) = false;
   std::string fail_on_ ABSL_GUARDED_BY(mu_);
   std::function<absl::Status(const std::string&)> before_reads_ ABSL_GUARDED_BY(mu_);
+  std::function<void(const std::string&)> before_syncs_ ABSL_GUARDED_BY(mu_);
   std::string flipped_ ABSL_GUARDED_BY(mu_);
   std::string mount_point_ ABSL_GUARDED_BY(mu_);
   FolderLocks folder_locks_ ABSL_GUARDED_BY(mu_) = FolderLocks::kEverybodys;

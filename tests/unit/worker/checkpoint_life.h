@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -105,7 +106,7 @@ class Job {
           LookAtFolder(rank.communicator.get(), generation,
                        {FolderOf(r), "checkpoint.dir", stated, &identity_, false,
                         rank.storage.get(), [&rank] { return rank.checkpointer->CheckMounted(); }},
-                       Deadline());
+                       rank.board.get(), &clock_, Deadline());
       ASSERT_TRUE(looked.ok()) << looked.status();
       seen[static_cast<size_t>(r)] = *looked;
     });
@@ -159,10 +160,12 @@ class Job {
                           newest_,     previous_generation_,
                           copies_,     {}};
       source.check_mounted = [&rank] { return rank.checkpointer->CheckMounted(); };
-      if (find_data_ != nullptr) source.data = [this, r] { return find_data_(r); };
+      if (find_data_ != nullptr) {
+        source.data = [this, r](const checkpoint::GoOn&) { return find_data_(r); };
+      }
       results[r] = RestoreState(rank.communicator.get(), source,
                                 {plan_.get(), rank.executor.get(), rank.state}, rank.board.get(),
-                                Deadline());
+                                &clock_, Deadline());
     });
     return results;
   }
@@ -272,6 +275,18 @@ class Job {
   int64_t previous_generation_ = 0;
   std::vector<Rank> ranks_;  // last: their threads use the rest
 };
+
+// Has the disk of `rank` give nothing of a file or a folder that is read for the first time until
+// its board moves.
+inline void WaitForBoardInReads(Rank* rank) {
+  const auto known = std::make_shared<std::set<std::string>>();
+  rank->storage->BeforeReads([board = rank->board.get(), known](const std::string& path) {
+    const int64_t moves = board->moves;
+    const bool first = known->insert(path).second;
+    while (first && board->moves == moves) std::this_thread::yield();
+    return absl::OkStatus();
+  });
+}
 
 class CheckpointerTest : public ::testing::Test {
  protected:

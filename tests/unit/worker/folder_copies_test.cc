@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -132,6 +133,28 @@ TEST_F(FolderCopiesTest, NothingIsLeftWhereTheFolderIsNotMountedAnyMore) {
   storage->SetMountPoint("/elsewhere");
   job.Look();
   EXPECT_THAT(storage->done(), IsEmpty());
+}
+
+// Nobody takes a worker to hang whose disk is busy with what is being written of a checkpoint.
+TEST_F(FolderCopiesTest, TheBoardMovesWhileTheDiskIsWaitedFor) {
+  Job job = Life("ab");
+  for (Rank& rank : job.ranks()) {
+    ProgressBoard* const board = rank.board.get();
+    board->Enter(WAITING);
+    const auto wait = [board] {
+      EXPECT_EQ(board->phase, SAVING);
+      const int64_t moves = board->moves;
+      while (board->moves == moves) std::this_thread::yield();
+    };
+    rank.storage->BeforeSyncs([wait](const std::string&) { wait(); });
+    rank.storage->BeforeReads([wait](const std::string&) {
+      wait();
+      return absl::OkStatus();
+    });
+  }
+  job.Look();
+  EXPECT_EQ(job.copies().count(), 2);
+  for (const Rank& rank : job.ranks()) EXPECT_EQ(rank.board->phase, WAITING);
 }
 
 // A disk that is full in the middle of a run is no reason to end it.
@@ -376,6 +399,21 @@ TEST_F(FolderCopiesTest, BestWeightsAreReplacedByRightOnesAlone) {
   std::ifstream file(folder_ + "/a" + name);
   EXPECT_TRUE(std::string(std::istreambuf_iterator<char>(file), {}) == weights);
   EXPECT_FALSE(fs::exists(folder_ + "/a/.saving-best"));
+}
+
+TEST_F(FolderCopiesTest, TheBoardMovesWhileADiskThatGivesItsCopyIsWaitedFor) {
+  {
+    Job job = Life("ab");
+    Train(&job, 1);
+  }
+  Job job = Life("ac");
+  job.Look();
+  for (Rank& rank : job.ranks()) {
+    WaitForBoardInReads(&rank);
+  }
+  for (const auto& restored : job.Restore("auto")) {
+    ASSERT_TRUE(restored.ok() && restored->has_value()) << restored.status();
+  }
 }
 
 TEST_F(FolderCopiesTest, TheNewestOfAllIsTaken) {

@@ -84,6 +84,7 @@ class PeerCallsTest : public TrainerRanks {
           *assignment.mutable_spec() = job.compiled.job;
           std::vector<int> holders;
           const absl::Status joined = JoinGeneration({.assignment = &assignment,
+                                                      .board = &rank.board,
                                                       .clock = Clock::Real(),
                                                       .trainer = rank.trainer.get(),
                                                       .checkpointer = rank.checkpointer.get(),

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -39,6 +40,24 @@ TEST_F(RestoreTest, ADamagedOneIsLeftForTheOneBefore) {
   EXPECT_EQ(Resumed(3, "auto", first), 1);
   fs::remove(folder_ + "/step-0000000001/manifest.json");
   EXPECT_EQ(Resumed(2, "auto", first), -1) << "none is whole: from the start";
+}
+
+// The job has stepped, so that nobody may stand still, and each listing, header and piece may take
+// its time.
+TEST_F(RestoreTest, TheBoardMovesWhileTheDiskIsWaitedFor) {
+  {
+    Job job(folder_, 2);
+    job.Enter();
+    job.Step();
+    job.Complete();
+  }
+  Job job(folder_, 2);
+  for (Rank& rank : job.ranks()) {
+    WaitForBoardInReads(&rank);
+  }
+  for (const auto& restored : job.Restore("auto")) {
+    ASSERT_TRUE(restored.ok() && restored->has_value()) << restored.status();
+  }
 }
 
 TEST_F(RestoreTest, WhereARunLooks) {
