@@ -33,7 +33,8 @@ absl::Status CompareWithBegan(const GenerationStart& own, const Generation& gene
 absl::Status LookAtFolders(const GenerationStart& own, const Generation& generation,
                            Communicator* communicator) {
   const absl::Time deadline = Deadline(own);
-  const SharedFolder run{.path = RunDir(*own.assignment), .name = "the run's folder"};
+  const SharedFolder run{
+      .path = RunDir(*own.assignment), .name = "the run's folder", .before = &own.folders->run};
   LS_RETURN_IF_ERROR(
       LookAtFolder(communicator, generation, run, own.board, own.clock, deadline).status());
   if (own.checkpointer == nullptr) return absl::OkStatus();
@@ -42,7 +43,8 @@ absl::Status LookAtFolders(const GenerationStart& own, const Generation& generat
                            .stated = own.assignment->spec().checkpoint().shared(),
                            .job = &own.resume->identity,
                            .takes_over = own.resume->takes_over(),
-                           .check_mounted = [&own] { return own.checkpointer->CheckMounted(); }};
+                           .check_mounted = [&own] { return own.checkpointer->CheckMounted(); },
+                           .before = &own.folders->checkpoints};
   LS_ASSIGN_OR_RETURN(own.resume->copies, LookAtFolder(communicator, generation, saved, own.board,
                                                        own.clock, deadline));
   return absl::OkStatus();

@@ -14,11 +14,18 @@
 #include "common/clock.h"
 #include "proto/coordinator.pb.h"
 #include "worker/checkpoint/checkpointer.h"
+#include "worker/checkpoint/folder_copies.h"
 #include "worker/checkpoint/restore.h"
 #include "worker/control/progress_board.h"
 #include "worker/step/trainer.h"
 
 namespace lockstep::worker {
+
+// What a worker knows of its folders from generations before.
+struct FoldersBefore {
+  Sharing run = Sharing::kUnknown;
+  Sharing checkpoints = Sharing::kUnknown;
+};
 
 // What a worker begins with; all of it outlives the calls.
 struct GenerationStart {
@@ -28,8 +35,9 @@ struct GenerationStart {
   Trainer* trainer = nullptr;
   // Of a job that saves checkpoints; else null.
   Checkpointer* checkpointer = nullptr;
-  ResumeSource* resume = nullptr;  // told what is found out
-  uint64_t data_stamp = 0;         // DataIdentity::stamp()
+  ResumeSource* resume = nullptr;    // told what is found out
+  FoldersBefore* folders = nullptr;  // likewise
+  uint64_t data_stamp = 0;           // DataIdentity::stamp()
 };
 
 // Which hosts see the same checkpoint folder, and the same folder of this run. Blocks. Errors: as

@@ -400,6 +400,7 @@ class Worker {
             .trainer = trainer_.get(),
             .checkpointer = checkpointer_.get(),
             .resume = &resume_,
+            .folders = &folders_,
             .data_stamp = data_.identity() == nullptr ? 0 : data_.identity()->stamp()};
   }
 
@@ -496,6 +497,7 @@ class Worker {
   // reduction that has begun uses what the trainer has.
   std::unique_ptr<Communicator> last_communicator_;
   ResumeSource resume_;
+  FoldersBefore folders_;
   std::unique_ptr<Checkpointer> checkpointer_;  // reads the trainer's state, and peers' memory
   std::unique_ptr<Telemetry> telemetry_;
   std::string plan_told_;

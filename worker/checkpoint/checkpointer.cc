@@ -81,7 +81,8 @@ absl::Status Checkpointer::CheckMounted() const {
 
 std::string Checkpointer::Writer() const {
   const std::string all = absl::StrCat(settings_.identity.run, "-g", generation_);
-  return alone_ ? absl::StrCat(all, "-", settings_.worker) : all;
+  // Who keeps a copy may have others beside it: a full disk hides who shares a folder.
+  return alone_ || copies_.count() > 1 ? absl::StrCat(all, "-", settings_.worker) : all;
 }
 
 void Checkpointer::Enter(const Communicator& communicator, int64_t step,

@@ -62,6 +62,17 @@ void RemoveOld(const SharedFolder& folder, const std::string& own) {
   }
 }
 
+// Does `work` in a thread, as a rank that is busy with its disk.
+void OnDisk(ProgressBoard* board, Clock* clock, const std::function<void()>& work) {
+  const auto phase = static_cast<Phase>(board->phase.load(std::memory_order_relaxed));
+  board->Enter(SAVING);
+  WorkOnDisk(board, clock, [&work](const std::function<bool()>&) {
+    work();
+    return absl::OkStatus();
+  }).IgnoreError();
+  board->Enter(phase);
+}
+
 // Makes this rank's file, and removes those that are old.
 absl::Status Leave(const SharedFolder& folder, const std::string& nonce, int rank) {
   if (folder.check_mounted != nullptr) LS_RETURN_IF_ERROR(folder.check_mounted());
@@ -70,17 +81,6 @@ absl::Status Leave(const SharedFolder& folder, const std::string& nonce, int ran
   LS_RETURN_IF_ERROR(checkpoint::WriteWhole(folder.storage, file, nonce));
   RemoveOld(folder, file);
   return absl::OkStatus();
-}
-
-// The lowest of `left`, who left files, whose file is seen here; `rank` when there is none before.
-int FirstSeen(const SharedFolder& folder, const std::string& nonce, const std::vector<int>& left,
-              int rank) {
-  for (const int other : left) {
-    if (other >= rank) break;
-    const auto text = folder.storage->Read(FileOf(folder, nonce, other), nonce.size());
-    if (text.ok() && *text == nonce) return other;
-  }
-  return rank;
 }
 
 int64_t RunNumberIn(const SharedFolder& folder) {
@@ -97,10 +97,12 @@ int32_t Told(const absl::Status& left) {
   return absl::IsResourceExhausted(left) ? kNoRoom : kNotLeft;
 }
 
-// What a rank tells the others; it travels as bytes.
+// What a rank tells the others, twice; it travels as bytes.
 struct Row {
   int64_t run_number = 0;
   int32_t left = 0;
+  // First what it knows from before (Sharing; versions that keep nothing say 0), then who writes
+  // where it sees the folder.
   int32_t writer = 0;
 };
 
@@ -110,6 +112,44 @@ absl::StatusOr<std::vector<Row>> Exchange(Communicator* communicator, const Row&
   LS_RETURN_IF_ERROR(
       communicator->AllGather(&mine, rows.data(), sizeof(Row), DType::kUInt8, deadline));
   return rows;
+}
+
+// Returns what those know together who were there before.
+Sharing SharingBefore(const std::vector<Row>& rows) {
+  Sharing known = Sharing::kUnknown;
+  for (const Row& row : rows) {
+    if (row.writer == static_cast<int32_t>(Sharing::kApart)) return Sharing::kApart;
+    if (row.writer == static_cast<int32_t>(Sharing::kShared)) known = Sharing::kShared;
+  }
+  return known;
+}
+
+// The lowest rank whose file is seen here, or, where `trusts`, that had no room for one; `rank`
+// when there is none before.
+int FirstSeen(const SharedFolder& folder, const std::string& nonce, const std::vector<Row>& rows,
+              bool trusts, int rank) {
+  for (int other = 0; other < rank; ++other) {
+    const int32_t left = rows[static_cast<size_t>(other)].left;
+    if (left == kNoRoom && trusts) return other;
+    if (left != kLeft) continue;
+    const auto text = folder.storage->Read(FileOf(folder, nonce, other), nonce.size());
+    if (text.ok() && *text == nonce) return other;
+  }
+  return rank;
+}
+
+// Returns the copies that there are by what the first ranks of the hosts say.
+FolderCopies CopiesOf(const std::vector<Row>& rows, const std::vector<int>& firsts) {
+  FolderCopies copies;
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    int writer = rows[static_cast<size_t>(firsts[rank])].writer;
+    while (rows[static_cast<size_t>(writer)].writer < writer) {
+      writer = rows[static_cast<size_t>(writer)].writer;
+    }
+    copies.writers.push_back(writer);
+    copies.run_number = std::max(copies.run_number, rows[rank].run_number);
+  }
+  return copies;
 }
 
 // Checks what the job says against what was seen.
@@ -128,6 +168,18 @@ absl::Status CheckStated(const Generation& generation, const SharedFolder& folde
                      ": mount it on ", host(rank), ", or let the job say 'auto'"));
   }
   return absl::AbortedError(absl::StrCat(folder.name, " is not shared by all hosts"));
+}
+
+// `known`: that is what the hosts see, not what a full disk hides.
+void TellOfCopies(const SharedFolder& folder, int count, bool known) {
+  if (known) {
+    LS_LOG_INFO << folder.name << ", " << folder.path << ", is not shared: there are " << count
+                << " of it";
+    return;
+  }
+  LS_LOG_WARNING << folder.name << ": not all hosts have room to write to " << folder.path
+                 << ", so that nobody knows which of them share it; it is taken for " << count
+                 << " folders";
 }
 
 }  // namespace
@@ -157,61 +209,48 @@ absl::StatusOr<FolderCopies> LookAtFolder(Communicator* communicator, const Gene
   const int rank = communicator->rank();
   const bool first = firsts[static_cast<size_t>(rank)] == rank;
   const std::string nonce = Nonce(generation, folder.path);
-  const auto on_disk = [&](const std::function<void()>& work) {
-    const auto before = static_cast<Phase>(board->phase.load(std::memory_order_relaxed));
-    board->Enter(SAVING);
-    WorkOnDisk(board, clock, [&work](const std::function<bool()>&) {
-      work();
-      return absl::OkStatus();
-    }).IgnoreError();
-    board->Enter(before);
-  };
+  const auto on_disk = [&](const std::function<void()>& work) { OnDisk(board, clock, work); };
+  const Sharing known = folder.before == nullptr ? Sharing::kUnknown : *folder.before;
   Row mine;
+  mine.writer = static_cast<int32_t>(known);
   if (first) on_disk([&] { mine.left = Told(Leave(folder, nonce, rank)); });
-  LS_ASSIGN_OR_RETURN(std::vector<Row> rows, Exchange(communicator, mine, deadline));
-  std::vector<int> left;
-  for (size_t other = 0; other < rows.size(); ++other) {
-    if (rows[other].left == kLeft) left.push_back(static_cast<int>(other));
-  }
-  if (first) {
-    on_disk([&] {
-      mine.writer = FirstSeen(folder, nonce, left, rank);
-      mine.run_number = RunNumberIn(folder);
-    });
-  }
+  LS_ASSIGN_OR_RETURN(const std::vector<Row> rows, Exchange(communicator, mine, deadline));
   const auto told = [&](int32_t what) {
     return std::any_of(firsts.begin(), firsts.end(), [&](int first_rank) {
       return rows[static_cast<size_t>(first_rank)].left == what;
     });
   };
-  // Where a disk is full nothing can be said against the job's own word.
-  if (folder.stated == "always" && told(kNoRoom) && !told(kNotLeft)) {
-    if (rank == 0) {
-      LS_LOG_WARNING << folder.name << ": not all hosts have room to write to " << folder.path
-                     << "; the job says that it is shared, which is taken on trust";
-    }
-    mine.writer = 0;
+  // Where a disk is full nothing can be said against the job's own word, or against what was seen
+  // before; a host that comes and has room has another disk.
+  const bool no_room = told(kNoRoom), stated = folder.stated == "always" && !told(kNotLeft);
+  const Sharing before = SharingBefore(rows);
+  const bool trusts = before == Sharing::kShared && (known == before || mine.left == kNoRoom);
+  if (no_room && (stated || before == Sharing::kShared) && rank == 0) {
+    LS_LOG_WARNING << folder.name << ": not all hosts have room to write to " << folder.path << "; "
+                   << (stated ? "the job says that it is shared" : "they shared it before")
+                   << ", which is taken on trust";
+  }
+  mine.writer = 0;
+  if (first) {
+    on_disk([&] {
+      mine.run_number = RunNumberIn(folder);
+      if (!no_room || !stated) mine.writer = FirstSeen(folder, nonce, rows, trusts, rank);
+    });
   }
   const auto exchanged = Exchange(communicator, mine, deadline);
   if (mine.left == kLeft) {
     on_disk([&] { folder.storage->Remove(FileOf(folder, nonce, rank)).IgnoreError(); });
   }
   LS_RETURN_IF_ERROR(exchanged.status());
-  rows = *exchanged;
-  for (size_t other = 0; other < rows.size(); ++other) {
-    int writer = rows[static_cast<size_t>(firsts[other])].writer;
-    while (rows[static_cast<size_t>(writer)].writer < writer) {
-      writer = rows[static_cast<size_t>(writer)].writer;
-    }
-    copies.writers.push_back(writer);
-    copies.run_number = std::max(copies.run_number, rows[other].run_number);
+  copies = CopiesOf(*exchanged, firsts);
+  if (folder.before != nullptr && !no_room) {
+    *folder.before = copies.count() == 1 ? Sharing::kShared : Sharing::kApart;
   }
   LS_RETURN_IF_ERROR(CheckStated(generation, folder, copies, rank));
   if (copies.count() == 1) {
     copies.writers.clear();
   } else if (rank == 0) {
-    LS_LOG_INFO << folder.name << ", " << folder.path << ", is not shared: there are "
-                << copies.count() << " of it";
+    TellOfCopies(folder, copies.count(), !no_room || before != Sharing::kUnknown);
   }
   return copies;
 }

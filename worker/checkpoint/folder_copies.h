@@ -44,6 +44,10 @@ struct FolderCopies {
   Share ShareOf(int rank) const;
 };
 
+// What is known of a folder: whether all hosts saw the same in the newest generation of several
+// hosts in which each had room to leave a file. Its numbers travel.
+enum class Sharing : int32_t { kUnknown = 0, kShared = 1, kApart = 2 };
+
 // What all ranks look at together.
 struct SharedFolder {
   std::string path;
@@ -57,6 +61,9 @@ struct SharedFolder {
   // Checks that the folder's file system is mounted; asked before anything is written. May be
   // empty.
   std::function<absl::Status()> check_mounted = {};
+  // What this worker knows of it from generations before; it is told what this one finds out. Null:
+  // nothing is kept.
+  Sharing* before = nullptr;
 };
 
 // All ranks call it with the same folder, which is made where it is missing. A generation of one
@@ -64,7 +71,8 @@ struct SharedFolder {
 // and says SAVING, since who has to leave the generation leaves then. Errors: FailedPrecondition on
 // a rank whose host does not see what `stated` says all see, naming path and both hosts; Aborted on
 // the others; those of the communicator. What cannot be written or read is not shared: saving will
-// say so.
+// say so. But where a host has no room to write, all share it still if they did before, as those
+// know who were there.
 absl::StatusOr<FolderCopies> LookAtFolder(Communicator* communicator, const Generation& generation,
                                           const SharedFolder& folder, ProgressBoard* board,
                                           Clock* clock, absl::Time deadline);

@@ -42,6 +42,7 @@ struct Rank {
   std::unique_ptr<ProgressBoard> board;
   std::unique_ptr<Communicator> communicator;
   void* state = nullptr;
+  Sharing before = Sharing::kUnknown;  // what it knows of its folder
   std::unique_ptr<Checkpointer> checkpointer;
 };
 
@@ -102,11 +103,11 @@ class Job {
     }
     std::vector<FolderCopies> seen(ranks_.size());
     Each([&](int r, Rank& rank) {
-      const auto looked =
-          LookAtFolder(rank.communicator.get(), generation,
-                       {FolderOf(r), "checkpoint.dir", stated, &identity_, false,
-                        rank.storage.get(), [&rank] { return rank.checkpointer->CheckMounted(); }},
-                       rank.board.get(), &clock_, Deadline());
+      const auto looked = LookAtFolder(
+          rank.communicator.get(), generation,
+          {FolderOf(r), "checkpoint.dir", stated, &identity_, false, rank.storage.get(),
+           [&rank] { return rank.checkpointer->CheckMounted(); }, &rank.before},
+          rank.board.get(), &clock_, Deadline());
       ASSERT_TRUE(looked.ok()) << looked.status();
       seen[static_cast<size_t>(r)] = *looked;
     });

@@ -22,9 +22,11 @@ namespace lockstep::worker {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 // Hosts h0, h1, ... with one rank each, whose folders are a, b, ... below the test's.
@@ -166,6 +168,47 @@ TEST_F(FolderCopiesTest, WhereNothingCanBeWrittenTheJobsWordCounts) {
     EXPECT_EQ(job.copies().count(), 1);
     EXPECT_THAT(job.copies().writers, IsEmpty());
   }
+}
+
+TEST_F(FolderCopiesTest, WhereNothingCanBeWrittenWhatWasSeenBeforeCounts) {
+  const auto look = [this](const std::string& letters, const std::string& full, bool newcomer) {
+    Job job = Life(letters);
+    job.Look();
+    job.Connect();
+    for (const char rank : full) job.ranks()[rank - '0'].storage->FailAt(1, /*all=*/true);
+    if (newcomer) job.ranks()[1].before = Sharing::kUnknown;
+    job.Look();
+    return job.copies().count();
+  };
+  for (const std::string full : {"0", "1", "01"}) {
+    EXPECT_EQ(look("aa", full, /*newcomer=*/false), 1) << full;
+    EXPECT_EQ(look("ab", full, /*newcomer=*/false), 2) << full;
+  }
+  EXPECT_EQ(look("aa", "01", /*newcomer=*/true), 1) << "those who were there before know";
+  EXPECT_EQ(look("aa", "0", /*newcomer=*/true), 2) << "who has room may have another disk";
+  EXPECT_EQ(look("aba", "0", /*newcomer=*/false), 3) << "it was not all who shared one";
+}
+
+// Nobody knows from before. What is taken for two folders is one, and each host writes all there.
+TEST_F(FolderCopiesTest, HostsThatDoNotKnowThatTheyShareAFolderSaveBesideEachOther) {
+  Job job = Life("aa");
+  for (Rank& rank : job.ranks()) rank.storage->FailAt(1, /*all=*/true);
+  job.Look();
+  EXPECT_EQ(job.copies().count(), 2);
+  for (Rank& rank : job.ranks()) rank.storage->FailAt(-1, /*all=*/false);
+  ::testing::internal::CaptureStderr();
+  job.Enter();
+  for (int i = 0; i < 2; ++i) {
+    job.Step();
+    job.Complete();
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(Not(HasSubstr("not saved")), Not(HasSubstr("has no copy"))));
+  EXPECT_THAT(StepsIn("a"), ElementsAre(2, 1));
+  for (const auto& entry : fs::directory_iterator(folder_ + "/a")) {
+    EXPECT_THAT(entry.path().filename(), Not(HasSubstr("saving")));
+  }
+  EXPECT_EQ(ResumedIn("aa", job.State()), 2);
 }
 
 TEST_F(FolderCopiesTest, EachFolderHasACopy) {

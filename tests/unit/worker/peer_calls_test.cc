@@ -82,6 +82,7 @@ class PeerCallsTest : public TrainerRanks {
           WorkerAssignment assignment;
           assignment.set_run_dir(folder_ + "/run");
           *assignment.mutable_spec() = job.compiled.job;
+          FoldersBefore folders;
           std::vector<int> holders;
           const absl::Status joined = JoinGeneration({.assignment = &assignment,
                                                       .board = &rank.board,
@@ -89,6 +90,7 @@ class PeerCallsTest : public TrainerRanks {
                                                       .trainer = rank.trainer.get(),
                                                       .checkpointer = rank.checkpointer.get(),
                                                       .resume = &rank.source,
+                                                      .folders = &folders,
                                                       .data_stamp = 7},
                                                      generation, rank.last.get(), &holders);
           ASSERT_TRUE(joined.ok()) << joined;
