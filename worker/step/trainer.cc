@@ -98,7 +98,7 @@ absl::StatusOr<TrainOutcome> Trainer::RunGeneration(Communicator* communicator, 
   const bool done = early || committed_step() == compiled_.total_steps;
   outcome.drained = !done && header_.drain;
   outcome.regrouped = !done && !header_.drain;
-  if (done) LS_RETURN_IF_ERROR(TellOfMissingBest(communicator, record));
+  if (done) LS_RETURN_IF_ERROR(SettleBest(communicator, record));
   if (checkpointer_ != nullptr && !outcome.regrouped && (leaves || !DrainsEarly())) {
     if (outcome.drained) checkpointer_->Hurry();
     LS_RETURN_IF_ERROR(

@@ -246,8 +246,13 @@ class Trainer {
   // All ranks know the best weights by their hash, where one has saved them: whoever publishes the
   // next checkpoint need not have. Collective. Errors: those of the communicator.
   absl::Status AgreeOnBest(Communicator* communicator);
-  // Says so when the run ends and no rank has them. Collective. Errors: those of the communicator.
-  absl::Status TellOfMissingBest(Communicator* communicator, const RunRecord* record);
+  // The run ends: where other ones have the place of the best weights, as a worker that stood still
+  // may have written when it went on, they come back from beside the checkpoints. Says so when no
+  // rank has them. Collective. Errors: those of the communicator.
+  absl::Status SettleBest(Communicator* communicator, const RunRecord* record);
+  // The disk's part of that, of the file at `path`; `of_run`: it is the run's own, which is to hold
+  // them. Returns whether they are there, as far as that can be seen.
+  bool HasBest(const std::string& path, bool of_run, const std::function<bool()>& go_on);
 
   const CompiledJob compiled_;
   const JobData* const data_;

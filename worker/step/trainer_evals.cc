@@ -137,12 +137,39 @@ absl::Status Trainer::AgreeOnBest(Communicator* communicator) {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::TellOfMissingBest(Communicator* communicator, const RunRecord* record) {
+bool Trainer::HasBest(const std::string& path, bool of_run, const std::function<bool()>& go_on) {
+  const bool there = IsThere(path);
+  if (best_.sha256.empty()) return there;  // nobody knows what they are
+  const bool kept = checkpointer_ != nullptr && path == checkpointer_->BestPath(best_.step);
+  checkpoint::Storage* const disk = checkpoint::Storage::Disk();
+  const auto match = kept ? checkpointer_->MatchBest(best_.step, best_.sha256, go_on)
+                          : checkpoint::MatchFile(disk, path, best_.sha256, go_on);
+  if (match != checkpoint::FileMatch::kOther) return there;
+  if (!of_run) return false;
+  if (checkpointer_ != nullptr &&
+      checkpointer_->MatchBest(best_.step, best_.sha256, go_on) == checkpoint::FileMatch::kSame &&
+      resume_source_->storage->Link(checkpointer_->BestPath(best_.step), path, go_on).ok()) {
+    return true;
+  }
+  if (there) disk->Remove(path).IgnoreError();
+  return false;
+}
+
+absl::Status Trainer::SettleBest(Communicator* communicator, const RunRecord* record) {
   const int64_t step = executor_->tracking().best_step;
   if (!compiled_.job.train().has_best() || step == 0) return absl::OkStatus();
   // Hosts that share no folder have them each where they were when they were written.
   const std::string path = BestFile(record, step);
-  int32_t there = IsThere(path) || (best_.step == step && IsThere(best_.path)) ? 1 : 0;
+  int32_t there = 0;
+  if (!path.empty() || !best_.path.empty()) {
+    board_->Enter(SAVING);
+    WorkOnDisk(board_, clock_, [&](const std::function<bool()>& go_on) {
+      const bool here = !path.empty() && HasBest(path, record != nullptr, go_on);
+      const bool former = best_.path != path && HasBest(best_.path, /*of_run=*/false, go_on);
+      there = here || former ? 1 : 0;
+      return absl::OkStatus();
+    }).IgnoreError();
+  }
   LS_RETURN_IF_ERROR(communicator->AllReduce(&there, 1, DType::kInt32, ReduceOp::kMax,
                                              ReduceOrder::kFixed, Deadline()));
   if (there == 0 && record != nullptr) {

@@ -227,6 +227,39 @@ TEST_F(TrainerEvalsTest, WeightsThatAreNotTheBestAnyMoreAreNotKeptAsTheBest) {
               HasSubstr("the best evaluation was that of step 6, whose weights are not saved"));
 }
 
+// Whoever stood still over writing it goes on when there are better ones, with the same folder.
+TEST_F(TrainerEvalsTest, OlderWeightsThatCameOverTheBestAreReplacedAtTheEnd) {
+  const Compiled job(LargeBestJob("2 steps", 1e-30));  // step 2 is the best
+  for (const std::string run : {"alone", "saved"}) {
+    SCOPED_TRACE(run);
+    const Ranks ranks = StartIn(folder_ + "/" + run, run, job, 2);
+    if (run == "alone") {
+      for (const auto& rank : ranks) rank->trainer->SaveWith(nullptr, nullptr);
+    }
+    const std::string of = run + "/" + run;
+    std::string best;
+    ranks[0]->AfterFirstStep([&, ends = 0]() mutable {
+      if (ends++ > 0) {
+        best = Best(of);
+        const std::string path = absl::StrCat(folder_, "/", of, "/model/best.safetensors");
+        std::ofstream(path + ".new") << "of an earlier step";
+        std::filesystem::rename(path + ".new", path);
+        return;
+      }
+      WorkerCommand command;
+      command.mutable_regroup()->set_generation(generation_);
+      ranks[0]->Command(command);
+    });
+    for (const auto& outcome : Run(ranks, 0)) ASSERT_TRUE(outcome.ok()) << outcome.status();
+    testing::internal::CaptureStderr();
+    for (const auto& outcome : Run(ranks, 2)) EXPECT_TRUE(outcome.ok()) << outcome.status();
+    const std::string said = testing::internal::GetCapturedStderr();
+    ASSERT_NE(best, "");
+    EXPECT_TRUE(Best(of) == (run == "saved" ? best : ""));
+    EXPECT_EQ(absl::StrContains(said, "whose weights are not saved"), run == "alone") << said;
+  }
+}
+
 // A generation begins at the best step, and the disk has no room to write it again.
 TEST_F(TrainerEvalsTest, TheBestThatIsThereStaysWhenItCannotBeWrittenAgain) {
   const Compiled job(LargeBestJob("2 steps", 1e-30));  // step 2 is the best
