@@ -76,8 +76,8 @@ struct Memory {
   // from a GPU. They outlive the executor too. May be empty.
   std::vector<float*> gradient_buffers = {};
   // Which algorithms a GPU's matrix products use is read from these files, the first that knows one
-  // deciding, and measured where none does; then all of it is written to them. Without files the
-  // library chooses.
+  // deciding, and measured where none does; then it is written to them. The first is the run's own.
+  // Without files the library chooses.
   std::vector<std::string> tuning_files = {};
   // Whether a GPU's convolutions may be cuDNN's, which wants tuning files.
   CudnnUse cudnn = CudnnUse::kAuto;

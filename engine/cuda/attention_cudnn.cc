@@ -143,6 +143,7 @@ absl::StatusOr<CudaKernel> ChooseAttention(CudnnTuning* tuning, const Operands& 
   std::optional<CudnnWays> ways;
   if (attention.ok()) ways.emplace((*attention)->graph(), room);
   CudnnTuning::Subject subject{DescribeAttention(shape), o, node.outputs, shape.depth};
+  subject.graph = true;
   subject.algorithms = [&]() -> absl::StatusOr<std::vector<CudnnAlgorithm>> {
     LS_RETURN_IF_ERROR(attention.status());
     const DeviceProperties& gpu = tuning->device();

@@ -41,6 +41,7 @@ absl::StatusOr<CudaKernel> ChooseFused(CudnnTuning* tuning, CudnnTuning::Subject
       &cudnn->api().backend, {cudnn->handle(), nullptr}, plan, FusionOf(o, node, plan));
   std::optional<CudnnWays> ways;
   if (convolution.ok()) ways.emplace((*convolution)->graph(), CudnnWorkspaceBytes(plan));
+  subject.graph = true;
   subject.algorithms = [&]() -> absl::StatusOr<std::vector<CudnnAlgorithm>> {
     LS_RETURN_IF_ERROR(convolution.status());
     LS_ASSIGN_OR_RETURN(std::vector<CudnnAlgorithm> proposed,

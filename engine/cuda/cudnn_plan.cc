@@ -61,18 +61,18 @@ absl::StatusOr<std::vector<CudnnAlgorithm>> CudnnPlan::Propose(const CudnnGraph&
       CudnnDescriptor engine(backend, CudnnKind::kEngine);
       CudnnObject into = engine.object();
       config.Get(kConfigEngine, Types::kDescriptor, 1, static_cast<void*>(&into));
-      names_one = true;
       const bool suits = config.status() == 0 && IsDeterministic(engine);
+      const CudnnAlgorithm algorithm = suits ? AlgorithmOf(config, engine) : CudnnAlgorithm{};
       note(config.status());
       note(engine.status());
-      if (!suits) continue;
-      const CudnnAlgorithm algorithm = AlgorithmOf(config, engine);
+      if (config.status() != 0 || engine.status() != 0) continue;
+      names_one = true;
       const bool known = std::find(found.begin(), found.end(), algorithm) != found.end();
-      if (!known && found.size() < most && engine.status() == 0) found.push_back(algorithm);
+      if (suits && !known && found.size() < most) found.push_back(algorithm);
     }
     note(heuristics.status());
   }
-  if (!found.empty() || (names_one && refusal == 0)) return found;
+  if (names_one) return found;
   return absl::InternalError(refusal == 0
                                  ? "it proposes no engine"
                                  : absl::StrCat("it proposes no engine: status ", refusal));

@@ -21,8 +21,8 @@ class CudnnPlan {
  public:
   // The ways that the library thinks quickest, best first, at most `most`; their workspaces are not
   // known yet. May be none: those that it has may give other bits in each run. REQUIRES:
-  // graph.Finish. Errors: Internal with the library's status when it names none, as without its
-  // compiler (cudnn.h).
+  // graph.Finish. Errors: Internal with the library's first error when it names none, as it may
+  // without its compiler (cudnn.h).
   static absl::StatusOr<std::vector<CudnnAlgorithm>> Propose(const CudnnGraph& graph, size_t most);
 
   // The way with the engine and knobs of `algorithm`; it may take seconds, as some are compiled.

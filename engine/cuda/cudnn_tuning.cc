@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<CudnnTuning>> CudnnTuning::Open(Device* device,
 absl::StatusOr<CudaKernel> CudnnTuning::Choose(const Subject& subject, CudaKernel own) {
   LS_ASSIGN_OR_RETURN(Way way, Decide(subject, std::move(own)));
   const std::string kind = KindOf(subject.name);
-  if (way.algorithm.number == CudnnAlgorithm::kOwn) {
+  if (way.algorithm.own()) {
     CountOwn(kind);
   } else {
     ++chosen_[kind + " by cuDNN"];
@@ -88,10 +88,11 @@ absl::StatusOr<CudnnTuning::Way> CudnnTuning::Decide(const Subject& subject, Cud
   AlgorithmTable& table = tuning_.table();
   const CudnnAlgorithm* known = table.FindCudnn(name_, subject.name);
   if (known == nullptr) {
-    if (!tuning_.measures() || refused_.contains(subject.name)) return Way{{}, std::move(own)};
+    if (!tuning_.measures()) return Way{{}, std::move(own)};
     const absl::StatusOr<std::vector<CudnnAlgorithm>> algorithms = subject.algorithms();
     if (!algorithms.ok()) {
-      NoteRefusal(subject, algorithms.status());
+      WarnOfRefusal(subject, algorithms.status());
+      table.Set(name_, subject.name, CudnnAlgorithm{CudnnAlgorithm::kRefused});
       return Way{{}, std::move(own)};
     }
     LS_ASSIGN_OR_RETURN(Way chosen, Measure(subject, *algorithms, std::move(own)));
@@ -99,7 +100,7 @@ absl::StatusOr<CudnnTuning::Way> CudnnTuning::Decide(const Subject& subject, Cud
     tuning_.NoteMeasured();
     return chosen;
   }
-  if (known->number == CudnnAlgorithm::kOwn) return Way{{}, std::move(own)};
+  if (known->own()) return Way{{}, std::move(own)};
   absl::StatusOr<CudaKernel> kernel = subject.prepare(*known);
   if (kernel.ok()) return Way{*known, *std::move(kernel)};
   return absl::InternalError(absl::StrCat(cudnn_->name(), " has no algorithm ", known->number,
@@ -108,11 +109,10 @@ absl::StatusOr<CudnnTuning::Way> CudnnTuning::Decide(const Subject& subject, Cud
                                           kernel.status().message(), "): remove its line there"));
 }
 
-void CudnnTuning::NoteRefusal(const Subject& subject, const absl::Status& why) {
-  refused_.insert(subject.name);
+void CudnnTuning::WarnOfRefusal(const Subject& subject, const absl::Status& why) {
   const std::string kind = KindOf(subject.name);
   if (!warned_.insert(kind).second) return;
-  const std::string& no_compiler = cudnn_->no_compiler();
+  const std::string no_compiler = subject.graph ? cudnn_->no_compiler() : "";
   LS_LOG_WARNING << cudnn_->name() << " offers nothing for " << kind << " (" << subject.name
                  << "): " << why.message() << "; our own kernels do it"
                  << (no_compiler.empty() ? "" : "; ") << no_compiler;

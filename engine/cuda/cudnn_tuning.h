@@ -50,10 +50,12 @@ class CudnnTuning {
     std::function<std::string(size_t output, absl::Span<const float> made,
                               absl::Span<const float> expected)>
         disagreement = nullptr;
+    bool graph = false;  // which the library may have to compile
   };
   // The kernel of the node, `own` being that of our own kernels. Blocks while it is measured. Where
   // the library refuses to be asked it is `own`, which is said once of each kind of nodes and kept
-  // in no file. Errors: Internal when the GPU fails, or cuDNN has not what the files say.
+  // for this run, whose bits stay as they are, but not for others. Errors: Internal when the GPU
+  // fails, or cuDNN has not what the files say.
   absl::StatusOr<CudaKernel> Choose(const Subject& subject, CudaKernel own);
   // Counts a node of `kind` that is not asked about.
   void CountOwn(const std::string& kind) { ++chosen_[kind + " by own kernels"]; }
@@ -86,8 +88,8 @@ class CudnnTuning {
   absl::StatusOr<Way> Decide(const Subject& subject, CudaKernel own);
   absl::StatusOr<Way> Measure(const Subject& subject, const std::vector<CudnnAlgorithm>& algorithms,
                               CudaKernel own);
-  // Notes that the library gave no answer, and warns.
-  void NoteRefusal(const Subject& subject, const absl::Status& why);
+  // Says that the library gave no answer, once of each kind of nodes.
+  void WarnOfRefusal(const Subject& subject, const absl::Status& why);
   // Returns what is wrong with a kernel, or "". Errors: Internal when the GPU fails.
   absl::StatusOr<std::string> Examine(const Subject& subject, const CudaKernel& kernel,
                                       const Trial& expected);
@@ -107,8 +109,7 @@ class CudnnTuning {
   std::vector<std::byte> patterns_[3];  // by type
   int measured_ = 0;
   std::map<std::string, int> chosen_;
-  std::set<std::string> refused_;  // names of subjects
-  std::set<std::string> warned_;   // of their kinds
+  std::set<std::string> warned_;  // kinds of nodes
 };
 
 }  // namespace lockstep::engine::cuda

@@ -54,6 +54,7 @@ std::string ToWord(bool fused) { return fused ? "together" : "apart"; }
 
 std::string ToWord(const CudnnAlgorithm& algorithm) {
   if (algorithm.number == CudnnAlgorithm::kOwn) return "own";
+  if (algorithm.number == CudnnAlgorithm::kRefused) return "refused";
   std::string word =
       absl::StrCat("cudnn.", algorithm.number, ".", absl::Hex(algorithm.workspace_bytes));
   for (const auto& [type, value] : algorithm.knobs) absl::StrAppend(&word, ".", type, "=", value);
@@ -63,6 +64,10 @@ std::string ToWord(const CudnnAlgorithm& algorithm) {
 bool FromWord(absl::string_view word, CudnnAlgorithm* algorithm) {
   *algorithm = {};
   if (word == "own") return true;
+  if (word == "refused") {
+    algorithm->number = CudnnAlgorithm::kRefused;
+    return true;
+  }
   const std::vector<absl::string_view> parts = absl::StrSplit(word, '.');
   if (parts.size() < 3 || parts[0] != "cudnn" || !absl::SimpleAtoi(parts[1], &algorithm->number) ||
       algorithm->number < 0 || !absl::SimpleHexAtoi(parts[2], &algorithm->workspace_bytes)) {
@@ -160,11 +165,16 @@ const CudnnAlgorithm* AlgorithmTable::FindCudnn(const std::string& device,
   return it == cudnn_.end() ? nullptr : &it->second;
 }
 
-std::string AlgorithmTable::ToText() const {
+std::string AlgorithmTable::ToText(bool refused) const {
   std::string text;
   AppendLines(products_, &text);
   AppendLines(fusions_, &text);
-  AppendLines(cudnn_, &text);
+  std::map<Key, CudnnAlgorithm> cudnn = cudnn_;
+  const auto is_refused = [](const auto& line) {
+    return line.second.number == CudnnAlgorithm::kRefused;
+  };
+  if (!refused) std::erase_if(cudnn, is_refused);
+  AppendLines(cudnn, &text);
   return text;
 }
 
@@ -348,8 +358,8 @@ void ProductTuning::Finish() {
 
 void ProductTuning::WriteFiles() {
   unwritten_ = 0;
-  const std::string text = table_.ToText();
   for (const std::string& file : files_) {
+    const std::string text = table_.ToText(/*refused=*/file == files_.front());
     if (ReadText(file) == text) continue;
     const absl::Status written = WriteFileDurably(file, text);
     if (!written.ok()) {

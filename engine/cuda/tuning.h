@@ -33,11 +33,16 @@ std::string DescribeProduct(const MatmulShape& shape);
 // How a convolution or attention is done: by our own kernels, or by one of cuDNN's algorithms.
 struct CudnnAlgorithm {
   static constexpr int kOwn = -1;
+  // Our own kernels, since the library refused to say what it has: nothing was compared, and what
+  // it refuses for may be mended.
+  static constexpr int kRefused = -2;
   int number = kOwn;  // cuDNN's, of that direction; of a graph: of an engine
   size_t workspace_bytes = 0;
   // Of a graph: the engine's, as (type, value) in the order of types.
   std::vector<std::pair<int, int64_t>> knobs = {};
   bool operator==(const CudnnAlgorithm&) const = default;
+  // Returns whether our own kernels do it.
+  bool own() const { return number < 0; }
 };
 
 // Algorithms by GPU with library, and product or other node, as text: a line each.
@@ -53,7 +58,8 @@ class AlgorithmTable {
   const bool* FindFusion(const std::string& device, const std::string& node) const;
   const MatmulAlgorithm* Find(const std::string& device, const std::string& product) const;
   const CudnnAlgorithm* FindCudnn(const std::string& device, const std::string& node) const;
-  std::string ToText() const;
+  // Returns its lines; those of nodes that the library refused only with `refused`.
+  std::string ToText(bool refused) const;
 
  private:
   using Key = std::pair<std::string, std::string>;
@@ -75,8 +81,9 @@ class ProductTuning {
     CudaContext context = {};   // where the operands of whole nodes lie
   };
   // Reads `files`, the first that knows a product deciding, and keeps other processes that have the
-  // same last file waiting until Finish. Waits for them likewise. Where that file's folder cannot
-  // be written nothing is measured: unknown products take the library's own choice.
+  // same last file waiting until Finish. The first is the run's, the others are shared with other
+  // runs: what cuDNN refused is kept in the first alone. Waits for them likewise. Where that file's
+  // folder cannot be written nothing is measured: unknown products take the library's own choice.
   // REQUIRES: files. Errors: DeadlineExceeded when another process has measured for minutes;
   // Internal.
   static absl::StatusOr<std::unique_ptr<ProductTuning>> Open(Device* device,
@@ -94,7 +101,7 @@ class ProductTuning {
   // Says that something was measured and is in the table. All files are written with every eighth
   // of them, so that a process that ends while it measures has not measured for nothing.
   void NoteMeasured();
-  // Leaves zeros in what was written over, writes all that is known to all files and lets other
+  // Leaves zeros in what was written over, writes what is known to the files and lets other
   // processes go on. A file that cannot be written is warned about: the next run measures again.
   void Finish();
   // Returns how many nodes are one product with what follows it, and how many are not though the

@@ -36,10 +36,12 @@ struct Switches {
   bool drifts = false;          // algorithm 1 gives other bits in each run
   int run_status = 0;           // what runs of algorithm 1 give
   int create_status = 0;
-  int find_status = 0;         // what asking for a convolution's algorithms gives
-  int graph_status = 0;        // what the end of a graph gives
-  bool proposes_none = false;  // as without its compiler
-  int heuristics_status = 0;   // what asking for a graph's engines gives
+  int find_status = 0;             // what asking for a convolution's algorithms gives
+  int graph_status = 0;            // what the end of a graph gives
+  bool proposes_none = false;      // as without its compiler
+  bool proposes_unsteady = false;  // alone, of a graph: the one that is not deterministic
+  int heuristics_status = 0;       // what asking for a graph's engines gives
+  int fallback_status = 0;         // the same of those to fall back to
   size_t version = 91900;
   int missing = -1;  // the algorithm that the library has no more
   // What came to pass.

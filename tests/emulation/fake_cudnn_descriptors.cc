@@ -143,7 +143,10 @@ CudnnStatus Check(const Data& data) {
       return tensor.id < 0 || tensor.type < 0 || tensor.extents[0] < 1 ? kBadParam : 0;
     }
     case CudnnKind::kHeuristics:
-      return switches.heuristics_status;
+      if (switches.heuristics_status != 0) return switches.heuristics_status;
+      return data.One(kHeuristicsMode, -1) == static_cast<int>(CudnnHeuristics::kFallback)
+                 ? switches.fallback_status
+                 : 0;
     case CudnnKind::kOperationGraph: {
       if (switches.graph_status != 0) return switches.graph_status;
       const Graph graph = GraphOf(data);
@@ -212,6 +215,9 @@ CudnnStatus Get(const Data& data, CudnnAttribute attribute, int64_t wanted, int6
     const bool best = data.One(kHeuristicsMode, -1) == static_cast<int>(CudnnHeuristics::kBest);
     std::vector<std::shared_ptr<const Data>> configs;
     if (switches.proposes_none) return Give(configs, wanted, count, into);
+    if (switches.proposes_unsteady) {
+      return Give({MakeConfig(kNotDeterministic, data)}, wanted, count, into);
+    }
     for (const int number : best ? std::vector<int>{kNotDeterministic, kLarge, kUnsupported, kPlain}
                                  : std::vector<int>{kPlain, kTurned}) {
       configs.push_back(MakeConfig(number, data));

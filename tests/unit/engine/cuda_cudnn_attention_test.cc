@@ -208,10 +208,12 @@ TEST_F(AttentionTest, WhatIsWrongFailsOrChangesIsPassedOver) {
   }
 }
 
-// As without NVRTC, which may be there in the next run: nothing was compared, so nothing is kept.
-TEST_F(AttentionTest, ALibraryThatRefusesIsSaidOnceAndNotKept) {
+// As without NVRTC, which may be there in the next run: nothing was compared, so nothing is kept
+// for others.
+TEST_F(AttentionTest, ALibraryThatRefusesIsSaidOnceAndKeptForTheRunAlone) {
   const OneNode node = NodeOf(plain_, false), backward = NodeOf(plain_, true);
   const auto check = [&](const char* why) {
+    std::remove(RunFile().c_str());
     testing::internal::CaptureStderr();
     {
       Chooser chooser = Open();
@@ -231,6 +233,7 @@ TEST_F(AttentionTest, ALibraryThatRefusesIsSaidOnceAndNotKept) {
     EXPECT_THAT(log, HasSubstr(said + "attention-backward (attention-backward:2x3x21x16"));
     EXPECT_EQ(log.find(said + "attention (", first + 1), std::string::npos) << log;
     EXPECT_EQ(TextOfFile().find("attention"), std::string::npos);
+    EXPECT_THAT(TextOf(RunFile()), HasSubstr("attention:2x3x21x16:144:bf16:causal\trefused\n"));
   };
   fake_->proposes_none = true;
   check("it proposes no engine; our own kernels do it");
@@ -240,8 +243,33 @@ TEST_F(AttentionTest, ALibraryThatRefusesIsSaidOnceAndNotKept) {
   fake_->heuristics_status = 0;
   fake_->graph_status = 2003;
   check("cuDNN refuses the graph with status 2003");
+  // A worker of this run that comes later computes the same, whatever the library has by then.
   fake_->graph_status = 0;
+  testing::internal::CaptureStderr();
+  {
+    const Chooser later = Open();
+    EXPECT_EQ(AlgorithmOf(node, Prepare(node, later.target).value()), CudnnAlgorithm::kOwn);
+    EXPECT_EQ(later.cudnn->chosen().at("attention by own kernels"), 1);
+    later.products->Finish();
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr().find("offers nothing"), std::string::npos);
+  EXPECT_EQ(TextOfFile().find("attention"), std::string::npos);
+  // Another run asks again.
+  std::remove(RunFile().c_str());
   EXPECT_EQ(Chosen(plain_, false), 1);
+}
+
+// Its answer is that none suits, whatever a later question gives.
+TEST_F(AttentionTest, EnginesThatAreAllLeftOutAreNoRefusal) {
+  fake_->proposes_unsteady = true;
+  fake_->fallback_status = 3007;
+  const OneNode node = NodeOf(plain_, false);
+  testing::internal::CaptureStderr();
+  const Chooser chooser = Open();
+  EXPECT_EQ(AlgorithmOf(node, Prepare(node, chooser.target).value()), CudnnAlgorithm::kOwn);
+  chooser.products->Finish();
+  EXPECT_EQ(testing::internal::GetCapturedStderr().find("offers nothing"), std::string::npos);
+  EXPECT_THAT(TextOfFile(), HasSubstr("attention:2x3x21x16:144:bf16:causal\town\n"));
 }
 
 TEST_F(AttentionTest, TheDoctorSaysThatTheLibraryPreparesNone) {
@@ -293,11 +321,11 @@ TEST(AlgorithmTable, KeepsKnobs) {
   cuda::AlgorithmTable table;
   const CudnnAlgorithm algorithm{6, 4096, {{14, 2}, {24, 26}}};
   table.Set("a GPU", "attention", algorithm);
-  EXPECT_EQ(table.ToText(), "a GPU\tattention\tcudnn.6.1000.14=2.24=26\n");
+  EXPECT_EQ(table.ToText(/*refused=*/true), "a GPU\tattention\tcudnn.6.1000.14=2.24=26\n");
   cuda::AlgorithmTable read;
   read.Add("a GPU\tattention\tcudnn.6.1000.24\na GPU\tattention\tcudnn.6.1000.24=x\n");
   EXPECT_EQ(read.FindCudnn("a GPU", "attention"), nullptr);
-  read.Add(table.ToText());
+  read.Add(table.ToText(/*refused=*/true));
   ASSERT_NE(read.FindCudnn("a GPU", "attention"), nullptr);
   EXPECT_EQ(*read.FindCudnn("a GPU", "attention"), algorithm);
 }

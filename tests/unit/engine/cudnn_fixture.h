@@ -65,7 +65,10 @@ class CudnnTest : public testing::Test {
     *fake_ = {};
   }
 
-  // What prepares kernels with the choices of a file.
+  // The run's own file, beside the one that runs share.
+  std::string RunFile() const { return file_ + ".run"; }
+
+  // What prepares kernels with the choices of the files.
   struct Chooser {
     std::unique_ptr<cuda::ProductTuning> products;
     std::unique_ptr<cuda::CudnnTuning> cudnn;
@@ -74,7 +77,7 @@ class CudnnTest : public testing::Test {
   Chooser Open() {
     Chooser made;
     made.products = cuda::ProductTuning::Open(
-                        device_.get(), {file_},
+                        device_.get(), {RunFile(), file_},
                         {arena_, kArenaBytes, static_cast<std::byte*>(context_.workspace)})
                         .value();
     made.cudnn = cuda::CudnnTuning::Open(device_.get(), cuda::Cudnn::Open(*device_).value(),
@@ -143,9 +146,10 @@ class CudnnTest : public testing::Test {
     const Chooser chooser = Open();
     return AlgorithmOf(node, Prepare(node, chooser.target).value());
   }
-  std::string TextOfFile() const {
+  std::string TextOfFile() const { return TextOf(file_); }
+  static std::string TextOf(const std::string& file) {
     std::stringstream text;
-    text << std::ifstream(file_).rdbuf();
+    text << std::ifstream(file).rdbuf();
     return text.str();
   }
 
@@ -155,7 +159,7 @@ class CudnnTest : public testing::Test {
   std::unique_ptr<cuda::Device> device_;
   std::byte* arena_ = nullptr;
   CudaContext context_;
-  std::string file_;
+  std::string file_;  // which runs share
 };
 
 }  // namespace lockstep::engine
