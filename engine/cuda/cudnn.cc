@@ -2,6 +2,8 @@
 #include "engine/cuda/cudnn.h"
 
 #include <dlfcn.h>
+#include <link.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -102,20 +104,42 @@ void OpenBuiltins(const std::string& path) {
   }
 }
 
-// Returns why the compiler is not there, or "".
-std::string OpenCompiler() {
+// Returns the folder of a library that is loaded, which is named by its path or as it calls
+// itself; "" when it is not.
+std::string FolderOf(const std::string& library) {
+  void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  if (handle == nullptr) return "";
+  link_map* map = nullptr;
+  std::string folder;
+  if (::dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0) {
+    folder = std::filesystem::path(map->l_name).parent_path().string();
+    if (folder.empty()) folder = ".";
+  }
+  ::dlclose(handle);
+  return folder;
+}
+
+// Loads the compiler for the cuDNN of `path`. Returns why it is not there, or "".
+std::string OpenCompiler(const std::string& path) {
+  if (!FolderOf(NvrtcFile()).empty()) return "";
   std::string first;
-  for (const std::string& path : NvrtcPaths()) {
-    if (::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr) {
-      OpenBuiltins(path);
+  for (const std::string& one :
+       NvrtcPaths({FolderOf(path), FolderOf(absl::StrCat("libcublasLt.so.", kCudaMajor))})) {
+    void* const handle = ::dlopen(one.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle != nullptr && !FolderOf(NvrtcFile()).empty()) {
+      OpenBuiltins(one);
       return "";
     }
-    const char* const error = ::dlerror();
+    const char* const error = handle == nullptr ? ::dlerror() : nullptr;
     if (first.empty() && error != nullptr) first = error;
+    if (handle == nullptr) continue;
+    // The loader would not give it to who asks for the compiler.
+    if (first.empty()) first = absl::StrCat(one, " does not call itself ", NvrtcFile());
+    ::dlclose(handle);
   }
-  return absl::StrCat(NvrtcFile(), ", with which cuDNN compiles kernels, cannot be loaded (",
+  return absl::StrCat("NVRTC, with which cuDNN compiles some kernels, is not loaded either (",
                       first.empty() ? "nowhere to look" : first, "): install CUDA's NVRTC, or set ",
-                      kCompilerVariable, " to its path");
+                      kCompilerVariable, " to the path of ", NvrtcFile());
 }
 
 }  // namespace
@@ -128,8 +152,21 @@ std::vector<std::string> CudnnPaths() {
   return CudaLibraryPaths(kVariable, "libcudnn.so.9", "cudnn");
 }
 
-std::vector<std::string> NvrtcPaths() {
-  return CudaLibraryPaths(kCompilerVariable, NvrtcFile(), absl::StrCat("cu", kCudaMajor));
+std::vector<std::string> NvrtcPaths(const std::vector<std::string>& folders) {
+  const std::string wheel = absl::StrCat("cu", kCudaMajor);
+  std::vector<std::string> paths;
+  for (const std::string& folder : folders) {
+    if (folder.empty() || std::getenv(kCompilerVariable) != nullptr) continue;
+    // The order of cuDNN's own RUNPATH.
+    for (const std::string& beside : {std::string(), std::string("/../../cuda_nvrtc/lib"),
+                                      absl::StrCat("/../../", wheel, "/lib")}) {
+      const std::string path = absl::StrCat(folder, beside, "/", NvrtcFile());
+      if (::access(path.c_str(), R_OK) == 0) paths.push_back(path);
+    }
+  }
+  const std::vector<std::string> others = CudaLibraryPaths(kCompilerVariable, NvrtcFile(), wheel);
+  paths.insert(paths.end(), others.begin(), others.end());
+  return paths;
 }
 
 absl::StatusOr<CudnnLibrary> LoadCudnn(const Tables* tables) {
@@ -137,12 +174,11 @@ absl::StatusOr<CudnnLibrary> LoadCudnn(const Tables* tables) {
     return absl::FailedPreconditionError("cuDNN is not looked for: the GPU is an emulated one");
   }
   const bool compiles = tables == nullptr || !IsEmulated(*tables);
-  const std::string no_compiler = compiles ? OpenCompiler() : "";
   std::string tried;
   for (const std::string& path : CudnnPaths()) {
     absl::StatusOr<CudnnLibrary> library = OpenAt(path);
     if (library.ok()) {
-      library->no_compiler = no_compiler;
+      if (compiles) library->no_compiler = OpenCompiler(path);
       return library;
     }
     absl::StrAppend(&tried, tried.empty() ? "" : "; ", library.status().message());

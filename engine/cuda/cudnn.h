@@ -20,8 +20,8 @@ struct CudnnLibrary {
   CudnnApi api;
   size_t version = 0;  // 91900 is 9.19.0
   std::string path;    // where it was found
-  // Why NVRTC, by which the library compiles attention and fused convolutions, is not loaded; ""
-  // when it is.
+  // That NVRTC, by which the library may compile graphs (attention, fused convolutions), is not
+  // loaded either, and why; "" when it is.
   std::string no_compiler;
 
   // "cuDNN 9.19.0".
@@ -30,14 +30,16 @@ struct CudnnLibrary {
 
 // Where LoadCudnn looks, in order.
 std::vector<std::string> CudnnPaths();
-// The same of NVRTC ($LOCKSTEP_NVRTC_LIBRARY): cuDNN asks the loader for it by its name alone,
-// which finds what the process has loaded, wherever that lies.
-std::vector<std::string> NvrtcPaths();
+// The same of NVRTC ($LOCKSTEP_NVRTC_LIBRARY): first what lies beside the libraries in `folders`
+// (empty ones are left out), as cuDNN would find it itself, then where CUDA's libraries are. cuDNN
+// asks the loader for it by its name alone, which finds what the process has loaded, wherever that
+// lies.
+std::vector<std::string> NvrtcPaths(const std::vector<std::string>& folders);
 
-// Stays loaded for ever, as does NVRTC, which is loaded first (beside no emulated GPU). `tables`
-// are the module's, null without one: beside an emulated GPU only the library that the environment
-// names counts. Errors: FailedPrecondition that says where it was looked for, or that it is none of
-// version 9.
+// Stays loaded for ever, as does NVRTC, which is loaded with it (beside no emulated GPU), before it
+// compiles anything. `tables` are the module's, null without one: beside an emulated GPU only the
+// library that the environment names counts. Errors: FailedPrecondition that says where it was
+// looked for, or that it is none of version 9.
 absl::StatusOr<CudnnLibrary> LoadCudnn(const Tables* tables);
 
 // A handle of the library, for a device's stream of kernels.

@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -154,7 +156,7 @@ TEST_F(ConvolutionTest, WhatIsSlowerIsPassedOverAndKept) {
               HasSubstr("cuDNN 9.19.0\tconv:2x5x7x3:4x3x3:s1x1:p1x1:d1x1:g1:f32\town"));
 }
 
-TEST_F(ConvolutionTest, ALibraryThatRefusesIsSaidAndNotKept) {
+TEST_F(ConvolutionTest, ALibraryThatRefusesIsSaidAndKeptForTheRunAlone) {
   const Convolution half = Convolutions()[8];
   const auto check = [&](const Convolution& convolution, Direction direction, const char* said) {
     testing::internal::CaptureStderr();
@@ -165,6 +167,7 @@ TEST_F(ConvolutionTest, ALibraryThatRefusesIsSaidAndNotKept) {
     chooser.products->Finish();
     EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr(said));
     EXPECT_EQ(TextOfFile().find("conv"), std::string::npos);
+    EXPECT_THAT(TextOf(RunFile()), HasSubstr("\trefused\n"));
   };
   fake_->find_status = 3000;
   check(plain_, kForward,
@@ -276,6 +279,42 @@ TEST_F(ConvolutionTest, ALibraryThatDoesNotStartSaysWhy) {
   const auto opened = Cudnn::Open(*device_);
   EXPECT_EQ(opened.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(opened.status().message()), HasSubstr("does not start on"));
+}
+
+// The loader would not give it to cuDNN, which asks for the compiler by the name that it has
+// itself.
+TEST_F(ConvolutionTest, WhatIsNotItsCompilerIsNotTaken) {
+  constexpr const char* kCompiler = "LOCKSTEP_NVRTC_LIBRARY";
+  const auto why = [&](const char* path) {
+    ::setenv(kCompiler, path, 1);
+    const std::string said = cuda::LoadCudnn(nullptr).value().no_compiler;
+    ::unsetenv(kCompiler);
+    return said;
+  };
+  EXPECT_THAT(why("libm.so.6"), HasSubstr("libm.so.6 does not call itself libnvrtc.so.13"));
+  EXPECT_THAT(why("/nowhere.so"), HasSubstr("NVRTC, with which cuDNN compiles some kernels, is not "
+                                            "loaded either (/nowhere.so: cannot open"));
+  EXPECT_THAT(why(""), HasSubstr("nowhere to look"));
+}
+
+// As cuDNN's own RUNPATH has it.
+TEST(NvrtcPaths, WhatLiesBesideTheLibrariesComesFirst) {
+  const std::string root = absl::StrCat(testing::TempDir(), "/beside-", ::getpid(), "/nvidia/");
+  const std::string places[] = {root + "cu13/lib", root + "cudnn/lib", root + "other/lib"};
+  for (const std::string& place : places) std::filesystem::create_directories(place);
+  std::ofstream(root + "cu13/lib/libnvrtc.so.13") << "";
+  const std::string other = root + "other/lib/libnvrtc.so.13";
+  std::ofstream(other.c_str()) << "";
+  const std::vector<std::string> paths = cuda::NvrtcPaths({places[1], "", places[2]});
+  ASSERT_GE(paths.size(), 4u);
+  EXPECT_EQ(paths[0], root + "cudnn/lib/../../cu13/lib/libnvrtc.so.13");
+  EXPECT_EQ(paths[1], other);
+  EXPECT_EQ(paths[2], root + "other/lib/../../cu13/lib/libnvrtc.so.13");
+  EXPECT_EQ(paths[3], "libnvrtc.so.13");
+  ::setenv("LOCKSTEP_NVRTC_LIBRARY", "/a.so", 1);
+  EXPECT_EQ(cuda::NvrtcPaths({places[2]}), std::vector<std::string>{"/a.so"});
+  ::unsetenv("LOCKSTEP_NVRTC_LIBRARY");
+  std::filesystem::remove_all(root);
 }
 
 TEST_F(ConvolutionTest, WhatIsNotCudnnIsNotTaken) {
