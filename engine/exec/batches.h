@@ -33,7 +33,8 @@ class MadeBatch {
 };
 
 // Hex, of a gradient vector's bits: what workers compare before the first step. Makes one NaN of
-// all of them first, since which one an operation gives is not defined (docs/same_bits.md).
+// all of them first, since which one an operation gives is not defined (docs/same_bits.md): that of
+// x86, so that the hash is that of the bits as they are where only such ones were made.
 std::string HashOfGradients(float* gradients, int64_t count);
 
 // Where the gradient vector has to be cleared: the gaps between gradients and, last, all of the

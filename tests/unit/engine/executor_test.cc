@@ -7,7 +7,11 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/str_format.h"
+#include "common/float8.h"
+#include "common/hash_bytes.h"
 #include "engine/cpu/isa.h"
+#include "engine/exec/batches.h"
 #include "tests/unit/engine/mlp_job.h"
 
 namespace lockstep::engine {
@@ -348,6 +352,19 @@ TEST(ExecutorTest, DeviceHashLeavesTheStateAlone) {
   EXPECT_NE(hash(&a), hash(&c));
   c.Step(1);
   EXPECT_DEATH(hash(&c), "not the initial ones");
+}
+
+// As it was before all NaNs were the same: a checkpoint of x86 says it.
+TEST(ExecutorTest, TheHashOfNansIsThatOfTheOneThatX86Makes) {
+  const auto hash = [](uint32_t nan) {
+    std::vector<float> values = {1, FloatOfBits(nan), -2};
+    return HashOfGradients(values.data(), 3);
+  };
+  const std::vector<uint32_t> bits = {0x3f800000, 0xffc00000, 0xc0000000};
+  const std::string expected = absl::StrFormat("%016x", HashBytes(bits.data(), 12));
+  for (const uint32_t nan : {0xffc00000u, 0x7fc00000u, 0x7fffffffu, 0xffc02000u}) {
+    EXPECT_EQ(hash(nan), expected) << nan;
+  }
 }
 
 // Which of the NaNs it is where fp16 overflows is no matter of the device.
