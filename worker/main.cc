@@ -25,6 +25,7 @@
 #include "common/mutex_checks.h"
 #include "common/openssl_at_exit.h"
 #include "common/standard_descriptors.h"
+#include "engine/cuda/device.h"
 #include "engine/engine.h"
 #include "engine/exec/kernel_choice.h"
 #include "google/protobuf/message_lite.h"
@@ -70,6 +71,13 @@ bool ReadMessage(int fd, google::protobuf::MessageLite* message) {
   }
 }
 
+// Returns `code`; ends the process with it where a GPU was given up.
+int End(int code) {
+  if (!lockstep::engine::cuda::Device::AnyIsAbandoned()) return code;
+  std::fflush(nullptr);
+  ::_exit(code);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -88,7 +96,7 @@ int main(int argc, char** argv) {
     }
     lockstep::engine::PinNumerics(lockstep::worker::ThreadsOf(request));
     lockstep::engine::MeasureKernels(lockstep::worker::KernelFile());
-    return lockstep::worker::RunOffline(request);
+    return End(lockstep::worker::RunOffline(request));
   }
   const lockstep::UniqueFd bootstrap_fd(NumberFlag(argc, argv, "--bootstrap-fd"));
   lockstep::UniqueFd life_fd(NumberFlag(argc, argv, "--life-fd"));
@@ -121,5 +129,5 @@ int main(int argc, char** argv) {
   }
   lockstep::engine::PinNumerics(bootstrap.assignment().spec().resources().cpus_per_proc());
   lockstep::engine::MeasureKernels(lockstep::worker::KernelFile());
-  return lockstep::worker::RunWorker(bootstrap, life.get(), lockstep::Clock::Real());
+  return End(lockstep::worker::RunWorker(bootstrap, life.get(), lockstep::Clock::Real()));
 }

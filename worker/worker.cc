@@ -18,6 +18,7 @@
 #include "common/farewell.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "engine/cuda/device.h"
 #include "engine/engine.h"
 #include "worker/checkpoint/checkpoint_identity.h"
 #include "worker/checkpoint/checkpointer.h"
@@ -519,8 +520,11 @@ class Worker {
 }  // namespace
 
 int RunWorker(const WorkerBootstrap& bootstrap, LifePage* life, Clock* clock) {
-  Worker worker(bootstrap, life, clock);
-  return worker.Conclude(worker.Run());
+  auto worker = std::make_unique<Worker>(bootstrap, life, clock);
+  const int code = worker->Conclude(worker->Run());
+  // The transport would give back memory of that GPU, which waits for it.
+  if (engine::cuda::Device::AnyIsAbandoned()) static_cast<void>(worker.release());
+  return code;
 }
 
 }  // namespace lockstep::worker

@@ -13,7 +13,8 @@
 namespace lockstep::worker {
 
 // Runs the worker's life and returns what the process exits with: 0, the code the coordinator gave,
-// or 1 after a failure, which has been reported and printed. `life` may be null. Blocks.
+// or 1 after a failure, which has been reported and printed. `life` may be null. Blocks. Where a
+// GPU was abandoned (engine/cuda/device.h) it leaves threads and memory to the process's end.
 int RunWorker(const WorkerBootstrap& bootstrap, LifePage* life, Clock* clock);
 
 }  // namespace lockstep::worker

@@ -2,6 +2,7 @@
 #include "engine/cuda/device.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -14,6 +15,8 @@ namespace {
 
 // A step takes milliseconds; a look at an event takes less than one.
 constexpr absl::Duration kPoll = absl::Microseconds(20);
+
+std::atomic<bool> any_is_abandoned{false};
 
 }  // namespace
 
@@ -50,6 +53,13 @@ Device::~Device() {
   for (void* pointer : pinned_) r.release_pinned(pointer);
   for (void* pointer : memory_) r.release(pointer);
 }
+
+void Device::Abandon() {
+  abandoned_ = true;
+  any_is_abandoned.store(true);
+}
+
+bool Device::AnyIsAbandoned() { return any_is_abandoned.load(); }
 
 absl::StatusOr<std::byte*> Device::Allocate(size_t bytes, const std::string& what) {
   void* pointer = nullptr;

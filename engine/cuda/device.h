@@ -61,7 +61,10 @@ class Device {
   absl::Status WaitFor(Event event, const std::function<bool()>& cancelled) const;
   // For a GPU whose work does not end: from here on nothing waits for it, and nothing is given
   // back, which would wait too, until the process ends.
-  void Abandon() { abandoned_ = true; }
+  void Abandon();
+  // Returns whether a GPU was abandoned in this process: it ends by _exit, since what else has used
+  // that GPU, and the driver's own end, would wait for it. Thread-safe.
+  static bool AnyIsAbandoned();
 
  private:
   explicit Device(const Tables* tables) : tables_(tables) {}

@@ -241,6 +241,7 @@ TEST_F(WarpgroupCheckTest, WorkThatDoesNotEndIsSaidAndNotWaitedFor) {
               AllOf(HasSubstr("attention by wgmma does not end within 0"),
                     HasSubstr("set LOCKSTEP_WARPGROUPS=0")));
   EXPECT_EQ(device->Wait(device->copies()).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(cuda::Device::AnyIsAbandoned());
   device->Unpin(pinned.data());
   device.reset();
   EXPECT_EQ(waits, 0);
