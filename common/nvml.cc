@@ -73,22 +73,21 @@ int Nvml::CudaVersion() const {
   return error == 0 ? version : 0;
 }
 
-absl::StatusOr<Nvml::Device> Nvml::Describe(void* handle) const {
-  Device device;
-  device.handle = handle;
+int Nvml::Describe(void* handle, Device* device) const {
+  device->handle = handle;
   std::array<char, kTextBytes + 1> text{};
   const int error = Call<Text>("nvmlDeviceGetUUID", handle, text.data(), kTextBytes);
-  if (error != 0) return Failed(error);
-  device.uuid = text.data();
+  if (error != 0) return error;
+  device->uuid = text.data();
   if (Call<Text>("nvmlDeviceGetName", handle, text.data(), kTextBytes) == 0) {
-    device.name = text.data();
+    device->name = text.data();
   }
   NvmlMemory memory{};
   if (Call<int (*)(void*, NvmlMemory*)>("nvmlDeviceGetMemoryInfo", handle, &memory) == 0) {
-    device.memory = static_cast<int64_t>(memory.total);
-    device.used = static_cast<int64_t>(memory.used);
+    device->memory = static_cast<int64_t>(memory.total);
+    device->used = static_cast<int64_t>(memory.used);
   }
-  return device;
+  return 0;
 }
 
 std::optional<std::vector<Nvml::Device>> Nvml::Instances(void* handle) const {
@@ -103,13 +102,13 @@ std::optional<std::vector<Nvml::Device>> Nvml::Instances(void* handle) const {
     void* instance = nullptr;
     using ByIndex = int (*)(void*, unsigned, void**);
     if (Call<ByIndex>("nvmlDeviceGetMigDeviceHandleByIndex", handle, i, &instance) != 0) continue;
-    absl::StatusOr<Device> device = Describe(instance);
-    if (device.ok()) instances.push_back(*std::move(device));
+    Device device;
+    if (Describe(instance, &device) == 0) instances.push_back(std::move(device));
   }
   return instances;
 }
 
-absl::StatusOr<std::vector<Nvml::Device>> Nvml::Devices(std::vector<int>* uncut) const {
+absl::StatusOr<std::vector<Nvml::Device>> Nvml::Devices(std::vector<Unlisted>* unlisted) const {
   unsigned count = 0;
   if (const int error = Call<int (*)(unsigned*)>("nvmlDeviceGetCount_v2", &count); error != 0) {
     return Failed(error);
@@ -118,15 +117,17 @@ absl::StatusOr<std::vector<Nvml::Device>> Nvml::Devices(std::vector<int>* uncut)
   for (unsigned i = 0; i < count; ++i) {
     void* handle = nullptr;
     using ByIndex = int (*)(unsigned, void**);
-    if (const int error = Call<ByIndex>("nvmlDeviceGetHandleByIndex_v2", i, &handle); error != 0) {
-      return Failed(error);
-    }
-    std::optional<std::vector<Device>> parts = Instances(handle);
-    if (!parts.has_value()) {
-      LS_ASSIGN_OR_RETURN(Device whole, Describe(handle));
+    int error = Call<ByIndex>("nvmlDeviceGetHandleByIndex_v2", i, &handle);
+    std::optional<std::vector<Device>> parts;
+    if (error == 0) parts = Instances(handle);
+    if (error == 0 && !parts.has_value()) {
+      Device whole;
+      error = Describe(handle, &whole);
       parts.emplace({std::move(whole)});
-    } else if (parts->empty() && uncut != nullptr) {
-      uncut->push_back(static_cast<int>(i));
+    }
+    if (error != 0 || parts->empty()) {
+      if (unlisted != nullptr) unlisted->push_back({static_cast<int>(i), error});
+      continue;
     }
     for (Device& part : *parts) {
       part.number = static_cast<int>(i);
@@ -196,7 +197,14 @@ std::string WhyTooOld(const Nvml& nvml) {
                       kLeastCudaDriver, " or newer: update it, or use device: cpu");
 }
 
-std::string UncutText(int number) {
+std::string UnlistedText(const Nvml::Unlisted& gpu) {
+  const int number = gpu.number;
+  if (gpu.error != 0) {
+    return absl::StrCat("GPU ", number, " is left out: ", Failed(gpu.error).message(),
+                        " when it is asked for it (15: the GPU is lost, 4: no permission; "
+                        "nvidia-smi -i ",
+                        number, " says more)");
+  }
   return absl::StrCat("GPU ", number,
                       " is in MIG mode and has no instance, so CUDA does not see it: make some "
                       "(nvidia-smi mig -cgi ... -C), or end that mode (nvidia-smi -i ",

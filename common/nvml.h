@@ -47,9 +47,15 @@ class Nvml {
     void* handle = nullptr;
     void* whole = nullptr;  // of the GPU that it is or belongs to
   };
+  // A GPU that is not listed, and why.
+  struct Unlisted {
+    int number = 0;
+    int error = 0;  // the driver's when it was asked for it; 0: in MIG mode without an instance
+  };
   // In the driver's order. A GPU that is in MIG mode and has no instance is not listed, since CUDA
-  // does not see it; its number is put into `uncut` (may be null). Errors: Unavailable.
-  absl::StatusOr<std::vector<Device>> Devices(std::vector<int>* uncut = nullptr) const;
+  // does not see it, and neither is one that the driver gives an error for; they are put into
+  // `unlisted` (may be null). Errors: Unavailable.
+  absl::StatusOr<std::vector<Device>> Devices(std::vector<Unlisted>* unlisted = nullptr) const;
 
   // What it does now. What the driver does not tell of this device is not set; all but memory and
   // utilisation is of the whole GPU.
@@ -109,7 +115,8 @@ class Nvml {
     const auto function = reinterpret_cast<F>(::dlsym(library_, name));
     return function == nullptr ? -1 : function(args...);
   }
-  absl::StatusOr<Device> Describe(void* handle) const;
+  // Returns the library's error, or 0 and what `handle` is.
+  int Describe(void* handle, Device* device) const;
   // The instances of a GPU; nothing when it is whole.
   std::optional<std::vector<Device>> Instances(void* handle) const;
   // The numbers that functions of these shapes give; nothing when they fail.
@@ -124,8 +131,8 @@ class Nvml {
 // empty when it does, or does not say.
 std::string WhyTooOld(const Nvml& nvml);
 
-// Returns what is said of GPU `number` when it is in MIG mode and has no instance.
-std::string UncutText(int number);
+// Returns what is said of a GPU that is not listed: its number, why, and what to do.
+std::string UnlistedText(const Nvml::Unlisted& gpu);
 
 // Of `devices` those that CUDA_VISIBLE_DEVICES = `visible` leaves, in its order: numbers, or
 // beginnings of UUIDs. Null: all. As with the driver, what follows an unknown one is not seen.

@@ -33,7 +33,7 @@ std::string NearCpus(const Nvml& nvml, const Nvml::Device& device) {
 absl::StatusOr<GpuList> AskDriver() {
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<Nvml> nvml, Nvml::Open());
   GpuList list;
-  LS_ASSIGN_OR_RETURN(const std::vector<Nvml::Device> devices, nvml->Devices(&list.uncut));
+  LS_ASSIGN_OR_RETURN(const std::vector<Nvml::Device> devices, nvml->Devices(&list.unlisted));
   list.driver = nvml->DriverVersion();
   list.too_old = WhyTooOld(*nvml);
   for (const Nvml::Device& device : VisibleDevices(devices, std::getenv("CUDA_VISIBLE_DEVICES"))) {
@@ -76,8 +76,13 @@ std::vector<Gpu> UsableGpus() {
   }
   if (::access(path.c_str(), R_OK) != 0) return {};
   absl::StatusOr<GpuList> list = ListGpus();
-  if (!list.ok()) return {};
-  for (const int number : list->uncut) WarnOnce(UncutText(number));
+  if (!list.ok()) {
+    if (!absl::IsNotFound(list.status())) {
+      WarnOnce(absl::StrCat("no GPU of this host is used: ", list.status().message()));
+    }
+    return {};
+  }
+  for (const Nvml::Unlisted& gpu : list->unlisted) WarnOnce(UnlistedText(gpu));
   if (!list->too_old.empty() && !list->gpus.empty()) {
     WarnOnce(absl::StrCat("no GPU of this host is used: ", list->too_old));
     return {};

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/nvml.h"
 
 namespace lockstep::launcher {
 
@@ -24,8 +25,7 @@ struct GpuList {
   std::string driver;  // its version
   std::vector<Gpu> gpus;
   std::string too_old;  // why it runs nothing of this build, and what to do; empty: it does
-  std::vector<int>
-      uncut;  // numbers of GPUs in MIG mode without an instance, which are not in `gpus`
+  std::vector<Nvml::Unlisted> unlisted;  // GPUs that the driver knows and that are not in `gpus`
 };
 
 // Those that CUDA_VISIBLE_DEVICES leaves, in its order. LOCKSTEP_GPUS ("GPU-a,MIG-b", or nothing)
@@ -33,8 +33,8 @@ struct GpuList {
 absl::StatusOr<GpuList> ListGpus();
 
 // The GPUs that workers of this build can use: none without the CUDA module beside the worker, or
-// with a driver that is too old for it, which is logged, each text once, as GPUs without their
-// instances are.
+// with a driver that is too old for it or fails, which is logged, each text once, as GPUs are that
+// cannot be asked or have no instances.
 std::vector<Gpu> UsableGpus();
 
 }  // namespace lockstep::launcher

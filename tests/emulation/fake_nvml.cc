@@ -3,6 +3,8 @@
 // into two instances and not well. LOCKSTEP_FAKE_NVML_CPUS gives the CPUs near both, as bits of a
 // number; with LOCKSTEP_FAKE_NVML_APART the GPUs cannot reach each other, with
 // LOCKSTEP_FAKE_NVML_UNCUT the second has no instance although it is in that mode.
+// LOCKSTEP_FAKE_NVML_LOST is the index of a GPU that is lost, LOCKSTEP_FAKE_NVML_FAILS the error
+// that their count gives.
 // LOCKSTEP_FAKE_NVML_DRIVER is the driver's version, LOCKSTEP_FAKE_NVML_CUDA the CUDA that its
 // library runs. Thread-safety: thread-safe.
 #include <unistd.h>
@@ -23,7 +25,7 @@ Fake devices[] = {{"GPU-aaaa", "Fake GPU", 80ULL << 30, 3ULL << 30},
                   {"MIG-b0", "Fake GPU MIG 1g.10gb", 10ULL << 30, 1ULL << 30},
                   {"MIG-b2", "Fake GPU MIG 2g.20gb", 20ULL << 30, 0}};
 
-constexpr int kNotFound = 6, kNotSupported = 3;
+constexpr int kNotFound = 6, kNotSupported = 3, kLost = 15;
 struct Memory {
   unsigned long long total, free, used;
 };
@@ -64,10 +66,13 @@ int nvmlSystemGetCudaDriverVersion_v2(int* version) {
   return 0;
 }
 int nvmlDeviceGetCount_v2(unsigned* count) {
+  if (const char* const error = std::getenv("LOCKSTEP_FAKE_NVML_FAILS")) return std::atoi(error);
   *count = 2;
   return 0;
 }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
+  const char* const lost = std::getenv("LOCKSTEP_FAKE_NVML_LOST");
+  if (lost != nullptr && std::atoi(lost) == static_cast<int>(index)) return kLost;
   *device = &devices[index];
   return 0;
 }

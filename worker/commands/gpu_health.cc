@@ -156,8 +156,8 @@ GpuFinding Peers(const Nvml& nvml, const std::vector<Nvml::Device>& gpus, size_t
 
 std::vector<GpuFinding> ExamineByDriver(const Nvml& nvml, const std::string& sys,
                                         const std::string& proc) {
-  std::vector<int> uncut;
-  const absl::StatusOr<std::vector<Nvml::Device>> devices = nvml.Devices(&uncut);
+  std::vector<Nvml::Unlisted> unlisted;
+  const absl::StatusOr<std::vector<Nvml::Device>> devices = nvml.Devices(&unlisted);
   if (!devices.ok()) {
     return {{State::kMissing, "driver", std::string(devices.status().message())}};
   }
@@ -167,7 +167,9 @@ std::vector<GpuFinding> ExamineByDriver(const Nvml& nvml, const std::string& sys
   }
   const std::vector<GpuPlace> places = GpuPlaces(sys);
   std::vector<GpuFinding> findings;
-  for (const int number : uncut) findings.push_back({State::kDoubtful, "MIG", UncutText(number)});
+  for (const Nvml::Unlisted& gpu : unlisted) {
+    findings.push_back({State::kDoubtful, gpu.error == 0 ? "MIG" : "driver", UnlistedText(gpu)});
+  }
   for (size_t i = 0; i < gpus.size(); ++i) {
     findings.push_back(Place(nvml, gpus[i], places));
     findings.push_back(MemoryErrors(nvml, gpus[i]));

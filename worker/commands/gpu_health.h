@@ -14,7 +14,8 @@
 namespace lockstep::worker {
 
 // One line for each GPU and each of "place", "ECC", "NVLink" (where there is any), "processes" and
-// "peers" (where there are two). `sys` and `proc` are where sysfs and procfs are.
+// "peers" (where there are two); "MIG" or "driver" for one that is not listed. `sys` and `proc` are
+// where sysfs and procfs are.
 std::vector<engine::GpuFinding> ExamineByDriver(const Nvml& nvml, const std::string& sys,
                                                 const std::string& proc);
 

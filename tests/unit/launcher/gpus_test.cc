@@ -30,8 +30,9 @@ class GpusTest : public testing::Test {
     ::setenv("LOCKSTEP_CUDA_MODULE", "/dev/null", 1);  // there is one
   }
   void TearDown() override {
-    for (const char* name : {"LOCKSTEP_FAKE_NVML_CUDA", "LOCKSTEP_FAKE_NVML_DRIVER",
-                             "LOCKSTEP_FAKE_NVML_UNCUT", "LOCKSTEP_CUDA_MODULE"}) {
+    for (const char* name :
+         {"LOCKSTEP_FAKE_NVML_CUDA", "LOCKSTEP_FAKE_NVML_DRIVER", "LOCKSTEP_FAKE_NVML_UNCUT",
+          "LOCKSTEP_FAKE_NVML_LOST", "LOCKSTEP_FAKE_NVML_FAILS", "LOCKSTEP_CUDA_MODULE"}) {
       ::unsetenv(name);
     }
   }
@@ -85,11 +86,35 @@ TEST_F(GpusTest, ADriverThatIsTooOldForCudaGivesNoneAndSaysSo) {
 TEST_F(GpusTest, AGpuThatIsToBeCutAndIsNotYetIsNotListed) {
   ::setenv("LOCKSTEP_FAKE_NVML_UNCUT", "1", 1);
   EXPECT_THAT(Uuids(), ElementsAre("GPU-aaaa"));
-  EXPECT_THAT(ListGpus()->uncut, ElementsAre(1));
+  const auto list = ListGpus();
+  ASSERT_EQ(list->unlisted.size(), 1);
+  EXPECT_EQ(list->unlisted[0].number, 1);
+  EXPECT_EQ(list->unlisted[0].error, 0);
   testing::internal::CaptureStderr();
   EXPECT_EQ(UsableGpus().size(), 1);
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr("GPU 1 is in MIG mode and has no instance"));
+}
+
+TEST_F(GpusTest, AGpuThatCannotBeAskedHidesNoOther) {
+  ::setenv("LOCKSTEP_FAKE_NVML_LOST", "0", 1);
+  EXPECT_THAT(Uuids(), ElementsAre("MIG-b0", "MIG-b2"));
+  ::setenv("LOCKSTEP_FAKE_NVML_LOST", "1", 1);
+  EXPECT_THAT(Uuids(), ElementsAre("GPU-aaaa"));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(UsableGpus().size(), 1);
+  EXPECT_EQ(UsableGpus().size(), 1);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("GPU 1 is left out: the NVIDIA driver gives error 15"));
+  EXPECT_EQ(log.find("left out"), log.rfind("left out")) << log;
+}
+
+TEST_F(GpusTest, ADriverThatFailsIsTold) {
+  ::setenv("LOCKSTEP_FAKE_NVML_FAILS", "999", 1);
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(UsableGpus(), IsEmpty());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("no GPU of this host is used: the NVIDIA driver gives error 999"));
 }
 
 TEST_F(GpusTest, UsageIsThatOfTheDriver) {

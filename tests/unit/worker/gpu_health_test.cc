@@ -28,6 +28,7 @@ class GpuHealthTest : public testing::Test {
     ::setenv("LOCKSTEP_NVML_LIBRARY", LOCKSTEP_FAKE_NVML, 1);
     ::unsetenv("LOCKSTEP_FAKE_NVML_APART");
     ::unsetenv("LOCKSTEP_FAKE_NVML_UNCUT");
+    ::unsetenv("LOCKSTEP_FAKE_NVML_LOST");
     ::setenv("LOCKSTEP_FAKE_NVML_CPUS", "0xffffffffffffffff", 1);
     std::filesystem::remove_all(root_);
     Write("bus/pci/drivers/nvidia/0000:3b:00.0/local_cpulist", "0-31");
@@ -75,6 +76,18 @@ TEST_F(GpuHealthTest, AGpuThatHasNoInstanceYetIsTold) {
   EXPECT_EQ(told[0].state, State::kDoubtful);
   EXPECT_THAT(told[0].text, HasSubstr("GPU 1 is in MIG mode and has no instance"));
   EXPECT_EQ(Of("place").size(), 1);
+}
+
+TEST_F(GpuHealthTest, AGpuThatCannotBeAskedIsToldAndHidesNoOther) {
+  EXPECT_TRUE(Of("driver").empty());
+  ::setenv("LOCKSTEP_FAKE_NVML_LOST", "0", 1);
+  const auto told = Of("driver");
+  ASSERT_EQ(told.size(), 1);
+  EXPECT_EQ(told[0].state, State::kDoubtful);
+  EXPECT_THAT(told[0].text, HasSubstr("GPU 0 is left out: the NVIDIA driver gives error 15"));
+  const auto places = Of("place");
+  ASSERT_EQ(places.size(), 1);
+  EXPECT_THAT(places[0].text, HasSubstr("GPU 1 at 0000:9a:00.0"));
 }
 
 TEST_F(GpuHealthTest, CpusThatMayNotBeUsedAreTold) {
