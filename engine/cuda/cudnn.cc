@@ -122,7 +122,7 @@ std::string FolderOf(const std::string& library) {
 // Loads the compiler for the cuDNN of `path`. Returns why it is not there, or "".
 std::string OpenCompiler(const std::string& path) {
   if (!FolderOf(NvrtcFile()).empty()) return "";
-  std::string first;
+  std::string tried;
   for (const std::string& one :
        NvrtcPaths({FolderOf(path), FolderOf(absl::StrCat("libcublasLt.so.", kCudaMajor))})) {
     void* const handle = ::dlopen(one.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -131,14 +131,14 @@ std::string OpenCompiler(const std::string& path) {
       return "";
     }
     const char* const error = handle == nullptr ? ::dlerror() : nullptr;
-    if (first.empty() && error != nullptr) first = error;
-    if (handle == nullptr) continue;
+    const std::string why =
+        error != nullptr ? error : absl::StrCat(one, " does not call itself ", NvrtcFile());
+    absl::StrAppend(&tried, tried.empty() ? "" : "; ", why);
     // The loader would not give it to who asks for the compiler.
-    if (first.empty()) first = absl::StrCat(one, " does not call itself ", NvrtcFile());
-    ::dlclose(handle);
+    if (handle != nullptr) ::dlclose(handle);
   }
   return absl::StrCat("NVRTC, with which cuDNN compiles some kernels, is not loaded either (",
-                      first.empty() ? "nowhere to look" : first, "): install CUDA's NVRTC, or set ",
+                      tried.empty() ? "nowhere to look" : tried, "): install CUDA's NVRTC, or set ",
                       kCompilerVariable, " to the path of ", NvrtcFile());
 }
 

@@ -13,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <string>
 
 #include "engine/cuda/kernels/runtime.h"
 
@@ -39,7 +40,7 @@ struct Library {
   decltype(&cublasLtMatmulAlgoConfigGetAttribute) get_config;
   decltype(&cublasLtMatmulAlgoCheck) check;
   decltype(&cublasLtMatmul) run;
-  char error[512] = "";  // why it cannot be used, on any device
+  std::string error;  // why it cannot be used, on any device
   char version[64] = "";
 };
 
@@ -49,23 +50,24 @@ bool Find(void* handle, const char* name, F* function) {
   return *function != nullptr;
 }
 
-void* OpenFirst(const char* const* paths, int count) {
+// Null with why no path can be loaded, each with its own reason, in `tried`.
+void* OpenFirst(const char* const* paths, int count, std::string* tried) {
   for (int i = 0; i < count; ++i) {
     if (void* handle = dlopen(paths[i], RTLD_NOW | RTLD_LOCAL)) return handle;
+    const char* reason = dlerror();
+    if (!tried->empty()) *tried += "; ";
+    *tried += reason == nullptr ? paths[i] : reason;
   }
   return nullptr;
 }
 
 Library* Open(const char* const* paths, int count) {
   auto* library = new Library;
-  void* handle = OpenFirst(paths, count);
+  std::string tried;
+  void* handle = OpenFirst(paths, count, &tried);
   if (handle == nullptr) {
-    const char* reason = dlerror();
-    std::snprintf(library->error, sizeof(library->error),
-                  LS_FILE
-                  " is not found: install CUDA's libraries, or set LOCKSTEP_CUDA_LIBRARIES to "
-                  "their folders (%s)",
-                  reason == nullptr ? "no path is given" : reason);
+    library->error = LS_FILE " cannot be loaded (" + (tried.empty() ? "nowhere to look" : tried) +
+                     "): install CUDA's libraries, or set LOCKSTEP_CUDA_LIBRARIES to their folders";
     return library;
   }
   const bool whole =
@@ -84,8 +86,8 @@ Library* Open(const char* const* paths, int count) {
       Find(handle, "cublasLtMatmulAlgoCheck", &library->check) &&
       Find(handle, "cublasLtMatmul", &library->run);
   if (!whole) {
-    std::snprintf(library->error, sizeof(library->error), "cuBLASLt lacks a function: %s",
-                  dlerror());
+    const char* reason = dlerror();
+    library->error = std::string("cuBLASLt lacks a function: ") + (reason == nullptr ? "" : reason);
     return library;
   }
   const size_t version = library->get_version();
@@ -113,7 +115,7 @@ const Library& Lib() { return *TheState().library; }
 cublasLtHandle_t Handle(const char** error) {
   State& state = TheState();
   const std::lock_guard<std::mutex> lock(state.mutex);
-  *error = state.library == nullptr ? "cuBLASLt is not loaded" : state.library->error;
+  *error = state.library == nullptr ? "cuBLASLt is not loaded" : state.library->error.c_str();
   if (**error != '\0') return nullptr;
   int device = 0;
   const cudaError_t none = cudaGetDevice(&device);

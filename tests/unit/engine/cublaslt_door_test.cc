@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +31,21 @@ cudaError_t cudaGetLastError() { return cudaSuccess; }
 
 namespace lockstep::engine::cuda {
 namespace {
+
+// In a process of its own: what is loaded, or is not, stays so.
+TEST(CublasLtDeathTest, WhyNoPathCanBeLoadedIsToldOfEach) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::string torn = testing::TempDir() + "/cublaslt_door_test-torn.so";
+  std::ofstream(torn) << "torn";
+  const std::vector<const char*> paths = {"libnowhere.so.13", torn.c_str(), "/nowhere/last.so"};
+  const auto load = [&] {
+    std::fputs(kMatmul.load(paths.data(), static_cast<int>(paths.size())), stderr);
+    std::exit(0);
+  };
+  EXPECT_EXIT(load(), testing::ExitedWithCode(0),
+              "cannot be loaded .libnowhere.so.13: .*; .*-torn.so: file too short; "
+              "/nowhere/last.so: .*LOCKSTEP_CUDA_LIBRARIES");
+}
 
 class CublasLtTest : public testing::Test {
  protected:
