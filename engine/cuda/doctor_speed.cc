@@ -2,6 +2,7 @@
 #include "engine/cuda/doctor_speed.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "engine/cpu/thread_pool.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/gemm.h"
+#include "engine/cuda/stopwatch.h"
 
 namespace lockstep::engine {
 namespace {
@@ -24,6 +26,16 @@ constexpr size_t kCopyBytes = size_t{32} << 20;
 constexpr int kRepeats = 4;
 constexpr int64_t kFirstSide = 64, kLastSide = 4096;
 constexpr double kLongEnough = 0.02;  // seconds of the CPU
+constexpr int64_t kGpuSide = 8192;    // milliseconds, so that a launch is nothing of it
+constexpr size_t kMatrices = 3;       // two factors and their product
+
+size_t MatrixBytes(int64_t side) { return static_cast<size_t>(side * side) * sizeof(float); }
+
+// Of a product of two matrices of `side` rows.
+double Teraflops(int64_t side, double seconds) {
+  const auto rows = static_cast<double>(side);
+  return 2 * rows * rows * rows / seconds / 1e12;
+}
 
 // The shortest time of one call, in seconds, after one to warm up.
 absl::StatusOr<double> Shortest(const std::function<absl::Status()>& call) {
@@ -51,24 +63,54 @@ double CpuSeconds(int64_t side) {
   });
 }
 
-// Of `side`^3 products of zeros, which take as long as any others.
-absl::StatusOr<double> GpuSeconds(cuda::Device* device, std::byte* memory, int64_t side,
-                                  cuda::Type type, bool tf32) {
+// Made factors: numbers whose size is between 1/2 and 1, as fp32 and as two of bf16. Zeros would
+// take less power, and with it a higher clock rate.
+absl::Status FillFactors(const cuda::Device& device, std::byte* memory, size_t bytes) {
+  std::vector<uint32_t> made(std::min(bytes, kCopyBytes) / sizeof(uint32_t));
+  uint32_t state = 1;
+  for (uint32_t& word : made) {
+    state = state * 1664525 + 1013904223;
+    word = 0x3f003f00 | (state >> 8 & 0x807f807f);
+  }
+  const size_t block = made.size() * sizeof(uint32_t);
+  for (size_t at = 0; at < bytes; at += block) {
+    LS_RETURN_IF_ERROR(
+        device.Copy(memory + at, made.data(), std::min(block, bytes - at), device.compute()));
+  }
+  return device.Wait(device.compute());
+}
+
+// The largest side up to kGpuSide whose matrices take no more than half of the memory that is free.
+absl::StatusOr<int64_t> GpuSide(const cuda::Device& device) {
+  // An emulated GPU is slower than the CPU: a small product is enough of it.
+  if (device.properties().multiprocessors <= 1) return kFirstSide;
+  size_t free_bytes = 0, total_bytes = 0;
+  LS_RETURN_IF_ERROR(
+      device.Check(device.runtime().memory(&free_bytes, &total_bytes), "the GPU's memory"));
+  int64_t side = kGpuSide;
+  while (side > kFirstSide && 2 * MatrixBytes(side) * kMatrices > free_bytes) side /= 2;
+  return side;
+}
+
+// Of a product of two matrices of `side` rows, by the GPU's clock.
+absl::StatusOr<double> GpuSeconds(cuda::Device* device, cuda::Stopwatch* stopwatch,
+                                  std::byte* memory, int64_t side, cuda::Type type, bool tf32) {
   cuda::MatmulShape shape;
   shape.m = shape.n = shape.k = shape.lda = shape.ldb = shape.ldc = side;
   shape.factors = shape.result = type;
   shape.tf32 = tf32;
   LS_ASSIGN_OR_RETURN(const cuda::Product product,
                       cuda::Product::Make({&device->tables(), tf32}, shape));
-  const size_t bytes = static_cast<size_t>(side * side) * sizeof(float);
+  const size_t bytes = MatrixBytes(side);
   CudaContext context;
   context.stream = device->compute();
-  context.workspace = memory + 3 * bytes;
-  return Shortest([&]() -> absl::Status {
-    LS_RETURN_IF_ERROR(device->Check(
-        product.Run(context, memory, memory + bytes, memory + 2 * bytes), "a matrix product"));
-    return device->Wait(context.stream);
-  });
+  context.workspace = memory + kMatrices * bytes;
+  const auto run = [&] { return product.Run(context, memory, memory + bytes, memory + 2 * bytes); };
+  LS_RETURN_IF_ERROR(device->Check(run(), "a matrix product"));
+  LS_RETURN_IF_ERROR(device->Wait(context.stream));
+  LS_ASSIGN_OR_RETURN(const cuda::Stopwatch::Result result,
+                      stopwatch->Compare({run}, "a matrix product"));
+  return std::max(1e-3 * static_cast<double>(result.milliseconds[0]), 1e-9);
 }
 
 }  // namespace
@@ -97,21 +139,26 @@ absl::StatusOr<std::string> CompareProducts(int index) {
   // An emulated GPU is slower than the CPU: a small product is enough of it.
   const int64_t last = device->properties().multiprocessors > 1 ? kLastSide : kFirstSide;
   while (cpu < kLongEnough && side < last) cpu = CpuSeconds(side *= 2);
-  const size_t bytes = 3 * static_cast<size_t>(side * side) * sizeof(float);
+  LS_ASSIGN_OR_RETURN(const int64_t gpu_side, GpuSide(*device));
+  const size_t bytes = MatrixBytes(gpu_side);
   LS_ASSIGN_OR_RETURN(std::byte* const memory,
-                      device->Allocate(bytes + kCudaWorkspaceBytes, "matrix products"));
-  LS_RETURN_IF_ERROR(
-      device->Check(device->runtime().clear(memory, bytes, device->compute()), "memory"));
-  std::string text = absl::StrFormat("%d x %d: one CPU thread %.2f ms", side, side, 1e3 * cpu);
+                      device->Allocate(kMatrices * bytes + kCudaWorkspaceBytes, "matrix products"));
+  LS_RETURN_IF_ERROR(FillFactors(*device, memory, 2 * bytes));
+  LS_ASSIGN_OR_RETURN(cuda::Stopwatch stopwatch, cuda::Stopwatch::Make(device.get()));
+  const double by_cpu = Teraflops(side, cpu);
+  std::string text = absl::StrFormat("%d x %d by one CPU thread %.2f TFLOP/s; %d x %d by the GPU",
+                                     side, side, by_cpu, gpu_side, gpu_side);
   const auto add = [&](const char* name, cuda::Type type, bool tf32) -> absl::Status {
-    LS_ASSIGN_OR_RETURN(const double gpu, GpuSeconds(device.get(), memory, side, type, tf32));
-    const double teraflops = 2.0 * static_cast<double>(side * side * side) / gpu / 1e12;
-    absl::StrAppendFormat(&text, "; GPU %s %.3f ms (%.0fx, %.1f TFLOP/s)", name, 1e3 * gpu,
-                          cpu / gpu, teraflops);
+    LS_ASSIGN_OR_RETURN(const double seconds,
+                        GpuSeconds(device.get(), &stopwatch, memory, gpu_side, type, tf32));
+    const double by_gpu = Teraflops(gpu_side, seconds);
+    absl::StrAppendFormat(&text, " %s %.2f TFLOP/s (%.0fx)", name, by_gpu, by_gpu / by_cpu);
     return absl::OkStatus();
   };
   LS_RETURN_IF_ERROR(add("fp32", cuda::Type::kF32, false));
+  text += ",";
   LS_RETURN_IF_ERROR(add("tf32", cuda::Type::kF32, true));
+  text += ",";
   LS_RETURN_IF_ERROR(add("bf16", cuda::Type::kBF16, false));
   return text;
 }

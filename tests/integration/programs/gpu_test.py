@@ -395,7 +395,7 @@ train:
         self.assertNotIn("wgmma", out)
         self.assertRegex(out, "cuDNN +ok +cuDNN 9.19.0, .*; convolutions and attention use it where it is measured quicker")
         self.assertRegex(out, r"copies +ok +to the GPU [0-9.]+ GB/s, back [0-9.]+ GB/s")
-        self.assertRegex(out, r"products +ok +64 x 64: one CPU thread .*GPU fp32 .*tf32 .*bf16 ")
+        self.assertRegex(out, r"products +ok +64 x 64 by one CPU thread .*64 x 64 by the GPU fp32 .*tf32 .*bf16 ")
         _, out, _ = self.launch("doctor", env=NCCL)
         self.assertIn("NCCL 2.30.7 (revoke, shrink, grow, windows)", out)
         self.assertRegex(out, r"reduction +ok +in the host's memory: 2 ranks, 4.0 MiB: right, [0-9.]+ GB/s")
