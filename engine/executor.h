@@ -225,7 +225,7 @@ class Training {
   virtual DeviceTimes device_times() const { return {}; }
 
   // How many nodes of the programs are done which way, where a device has several, by kind and way:
-  // "conv by cuDNN", "product with what follows".
+  // "conv by cuDNN", "attention by wgmma", "product with what follows".
   virtual std::map<std::string, int> engines() const { return {}; }
 };
 

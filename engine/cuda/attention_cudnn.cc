@@ -135,6 +135,7 @@ absl::StatusOr<CudaKernel> ChooseAttention(CudnnTuning* tuning, const Operands& 
   const std::shared_ptr<const Cudnn>& cudnn = tuning->cudnn();
   if (cudnn->version() < kCudnnForAttention ||
       !AreAligned(o, node.outputs, shape.backward, shape.type)) {
+    tuning->CountOwn(shape.backward ? "attention-backward" : "attention", node.own);
     return own;
   }
   const auto attention =
@@ -142,7 +143,7 @@ absl::StatusOr<CudaKernel> ChooseAttention(CudnnTuning* tuning, const Operands& 
   const size_t room = std::max(node.workspace_bytes, kCudaWorkspaceBytes);
   std::optional<CudnnWays> ways;
   if (attention.ok()) ways.emplace((*attention)->graph(), room);
-  CudnnTuning::Subject subject{DescribeAttention(shape), o, node.outputs, shape.depth};
+  CudnnTuning::Subject subject{DescribeAttention(shape), o, node.outputs, shape.depth, node.own};
   subject.graph = true;
   subject.algorithms = [&]() -> absl::StatusOr<std::vector<CudnnAlgorithm>> {
     LS_RETURN_IF_ERROR(attention.status());

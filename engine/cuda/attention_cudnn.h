@@ -52,6 +52,7 @@ std::string LogSumDisagreement(absl::Span<const float> made, absl::Span<const fl
 struct AttentionNode {
   CudnnAttentionShape shape;
   size_t outputs = 1;
+  std::string own = {};  // as OwnAttentionEngine has it
   std::function<CudnnAttention::Operands(const CudaContext& context)> bind = nullptr;
   // Of the scratch.
   size_t workspace_at = 0;

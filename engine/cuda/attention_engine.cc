@@ -14,6 +14,12 @@ constexpr int64_t kBlockTokens = 128;  // of kernels/attention_warpgroup*.cu
 
 bool IsBackward(const Node& node) { return node.op == &ops::kAttentionBackward; }
 
+// As FitsTensorCores has it (kernels/attention_matrix.h) of memory that is aligned.
+bool SuitsTensorCores(const ops::AttentionShape& shape, Type type) {
+  const int64_t depth = shape.width / shape.heads;
+  return type != Type::kF32 && shape.queries == shape.length && depth % 8 == 0 && depth <= 128;
+}
+
 }  // namespace
 
 Type FactorType(const Graph& graph, const Node& node) {
@@ -65,11 +71,12 @@ AttentionEngine AttentionEngineOf(const Graph& graph, const Node& node) {
   const Type type = FactorType(graph, node);
   const bool room = !IsBackward(node) || CudnnBackwardBytes(graph, node) > 0;
   if (SuitsCudnn(*shape, type) && room) return AttentionEngine::kCudnn;
-  // As FitsTensorCores has it (kernels/attention_matrix.h) of memory that is aligned.
-  const int64_t depth = shape->width / shape->heads;
-  const bool fits =
-      type != Type::kF32 && shape->queries == shape->length && depth % 8 == 0 && depth <= 128;
-  return fits ? AttentionEngine::kTensorCores : AttentionEngine::kFloats;
+  return SuitsTensorCores(*shape, type) ? AttentionEngine::kTensorCores : AttentionEngine::kFloats;
+}
+
+const char* OwnAttentionEngine(const ops::AttentionShape& shape, Type type, bool warpgroups) {
+  if (warpgroups && SuitsWarpgroups(shape, type)) return "wgmma";
+  return SuitsTensorCores(shape, type) ? "mma.sync" : "fp32";
 }
 
 double InstructionShare(const ops::AttentionShape& shape, bool backward, bool warpgroups) {

@@ -45,6 +45,10 @@ bool KeepsDropout(const Graph& graph, const Node& node);
 // As on a GPU with cuDNN.
 AttentionEngine AttentionEngineOf(const Graph& graph, const Node& node);
 
+// How our own kernels do such a node on a GPU that has the instructions of sm_90a, or not: "wgmma",
+// "mma.sync", or "fp32" without tensor cores.
+const char* OwnAttentionEngine(const ops::AttentionShape& shape, Type type, bool warpgroups);
+
 // Of our own kernels on tensor cores, those of sm_90a where `warpgroups` and they suit: the node's
 // operations (CostOf) by what the tensor cores do at their peak in the time of the kernels'
 // instructions, none of which waits (docs/gpu.md). In (0, 1].

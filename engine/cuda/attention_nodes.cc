@@ -2,6 +2,7 @@
 // Attention, forward, backward and for one new position.
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -56,6 +57,11 @@ bool KeepsDropout(const ops::AttentionShape& shape, const CudaTarget& target) {
   return shape.keeps_dropout && target.warpgroups;
 }
 
+// Counts a node that cuDNN is not asked about.
+void CountOwn(const char* kind, const std::string& engine, const CudaTarget& target) {
+  if (target.engines != nullptr) ++(*target.engines)[absl::StrCat(kind, " by ", engine)];
+}
+
 // Binds q, k, v from input `first` on, and what follows them.
 void Bind(const Operands& o, const ops::AttentionShape& shape, size_t first,
           const CudaContext& context, AttentionArgs* args) {
@@ -95,8 +101,12 @@ absl::StatusOr<CudaKernel> PrepareForward(const Graph& graph, const Node& node,
     return o.kernels().attention(own, context.stream);
   };
   const Type type = TypeOf(o.input(0).dtype);
-  if (target.cudnn == nullptr || !SuitsCudnn(shape, type)) return own;
-  AttentionNode attention{CudnnShapeOf(shape, type, false), 2};
+  const std::string engine = OwnAttentionEngine(shape, type, target.warpgroups);
+  if (target.cudnn == nullptr || !SuitsCudnn(shape, type)) {
+    CountOwn("attention", engine, target);
+    return own;
+  }
+  AttentionNode attention{CudnnShapeOf(shape, type, false), 2, engine};
   attention.bind = [o, shape](const CudaContext& context) {
     CudnnAttention::Operands made;
     Bind(o, shape, 0, context, &made);
@@ -165,8 +175,13 @@ absl::StatusOr<CudaKernel> PrepareBackward(const Graph& graph, const Node& node,
     return o.kernels().attention_backward(own, context.stream);
   };
   const Type type = TypeOf(o.input(3).dtype);
-  if (target.cudnn == nullptr || !SuitsCudnn(shape, type)) return own;
-  AttentionNode attention{CudnnShapeOf(shape, type, true), shape.packed ? size_t{1} : size_t{3}};
+  const std::string engine = OwnAttentionEngine(shape, type, target.warpgroups);
+  if (target.cudnn == nullptr || !SuitsCudnn(shape, type)) {
+    CountOwn("attention-backward", engine, target);
+    return own;
+  }
+  AttentionNode attention{CudnnShapeOf(shape, type, true), shape.packed ? size_t{1} : size_t{3},
+                          engine};
   attention.workspace_at = plan.delta_bytes;
   attention.workspace_bytes = plan.workspace_bytes;
   attention.bind = [o, shape](const CudaContext& context) {

@@ -77,7 +77,7 @@ absl::StatusOr<CudaKernel> CudnnTuning::Choose(const Subject& subject, CudaKerne
   LS_ASSIGN_OR_RETURN(Way way, Decide(subject, std::move(own)));
   const std::string kind = KindOf(subject.name);
   if (way.algorithm.own()) {
-    CountOwn(kind);
+    CountOwn(kind, subject.own);
   } else {
     ++chosen_[kind + " by cuDNN"];
   }

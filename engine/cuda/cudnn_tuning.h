@@ -28,6 +28,8 @@ namespace lockstep::engine::cuda {
 
 class CudnnTuning {
  public:
+  static constexpr const char* kOwnKernels = "own kernels";
+
   // `context` is where the nodes' operands lie: they are written over while nodes are measured.
   // `tuning` has the files. Errors: Internal.
   static absl::StatusOr<std::unique_ptr<CudnnTuning>> Open(Device* device,
@@ -41,6 +43,7 @@ class CudnnTuning {
     const Operands& operands;
     size_t outputs = 1;   // the first ones, which are compared
     int64_t granule = 1;  // of large outputs parts are compared that begin at multiples of it
+    std::string own = kOwnKernels;  // how our own kernels do it, by which they are counted
     // The library's ways, those that it thinks quickest first. May be none. Errors: Internal with
     // what the library refuses.
     std::function<absl::StatusOr<std::vector<CudnnAlgorithm>>()> algorithms = nullptr;
@@ -58,8 +61,11 @@ class CudnnTuning {
   // fails, or cuDNN has not what the files say.
   absl::StatusOr<CudaKernel> Choose(const Subject& subject, CudaKernel own);
   // Counts a node of `kind` that is not asked about.
-  void CountOwn(const std::string& kind) { ++chosen_[kind + " by own kernels"]; }
-  // Returns how many nodes of each kind are whose: "conv by cuDNN", "conv by own kernels".
+  void CountOwn(const std::string& kind, const std::string& own = kOwnKernels) {
+    ++chosen_[kind + " by " + own];
+  }
+  // Returns how many nodes of each kind are whose: "conv by cuDNN", "conv by own kernels",
+  // "attention by wgmma".
   const std::map<std::string, int>& chosen() const { return chosen_; }
   // Nodes that were measured.
   int measured() const { return measured_; }

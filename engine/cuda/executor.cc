@@ -201,6 +201,7 @@ absl::Status CudaExecutor::Prepare(const Memory& memory) {
   target.fp8 = 10 * gpu.compute_major + gpu.compute_minor >= 89;
   LS_ASSIGN_OR_RETURN(warpgroups_, cuda::UsesWarpgroups(*plan_, device_.get(), workspace_));
   target.warpgroups = warpgroups_;
+  target.engines = &engines_;
   std::unique_ptr<cuda::ProductTuning> tuning;
   if (!memory.tuning_files.empty()) {
     LS_ASSIGN_OR_RETURN(tuning,
@@ -230,6 +231,7 @@ absl::Status CudaExecutor::Prepare(const Memory& memory) {
       // It is never run, and there is no memory to measure its kernels on.
       own.tuning = nullptr;
       own.cudnn = nullptr;
+      own.engines = nullptr;
     }
     LS_ASSIGN_OR_RETURN(
         CudaProgramRunner made,
@@ -237,12 +239,15 @@ absl::Status CudaExecutor::Prepare(const Memory& memory) {
                                 kind == ProgramKind::kTraining ? ends : std::vector<int>{}));
     runners_.push_back(std::move(made));
   }
+  const auto count = [&](const std::map<std::string, int>& chosen) {
+    for (const auto& entry : chosen) engines_[entry.first] += entry.second;
+  };
   if (tuning != nullptr) {
     tuning->Finish();
-    engines_ = tuning->chosen();
+    count(tuning->chosen());
   }
   if (cudnn != nullptr) {
-    engines_.insert(cudnn->chosen().begin(), cudnn->chosen().end());
+    count(cudnn->chosen());
     size_t left = 0;
     LS_RETURN_IF_ERROR(
         device_->Check(device_->runtime().memory(&left, &total_bytes), "the GPU's memory"));

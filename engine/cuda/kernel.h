@@ -7,7 +7,9 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,6 +33,7 @@ struct CudaTarget {
   bool fp8 = false;                       // there are products of factors in FP8
   cuda::CudnnTuning* cudnn = nullptr;     // null: all is done by our own kernels
   bool warpgroups = false;                // the GPU has the instructions of sm_90a
+  std::map<std::string, int>* engines = nullptr;  // counts nodes that the tunings do not, or null
 };
 // Memory that matrix products may use while they run.
 inline constexpr size_t kCudaWorkspaceBytes = size_t{32} << 20;

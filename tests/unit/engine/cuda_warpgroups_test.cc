@@ -174,6 +174,8 @@ TEST_F(WarpgroupCheckTest, AnExecutorChecksOnce) {
     Job job(WideHeads());
     products = emulation::GroupProducts() - before;
     EXPECT_GT(ProductsOfAStep(&job), 0);
+    EXPECT_EQ(job.executor->engines().at("attention-backward by wgmma"), 1);
+    EXPECT_EQ(job.executor->engines().count("attention by mma.sync"), 0);
   }
   EXPECT_GT(checked[0], 0);
   EXPECT_EQ(checked[1], 0);
@@ -193,6 +195,8 @@ TEST_F(WarpgroupCheckTest, AnExecutorDoesWithoutKernelsThatFail) {
   testing::internal::CaptureStderr();
   Job next(WideHeads());
   EXPECT_EQ(ProductsOfAStep(&next), 0);
+  EXPECT_EQ(next.executor->engines().at("attention-backward by mma.sync"), 1);
+  EXPECT_EQ(next.executor->engines().count("attention by wgmma"), 0);
   EXPECT_EQ(testing::internal::GetCapturedStderr().find("mma.sync"), std::string::npos);
 }
 
