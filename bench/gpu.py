@@ -11,6 +11,7 @@ the dense bf16 peak of the GPU.
 
     bench/gpu.py [--out FILE] [--budget SECONDS] [NAME..]
 
+What the file has of another bundle or another GPU is left there and measured anew.
 A measurement that went wrong is a result, too, with its reason; --retry makes it again. It has gone wrong as well where
 the loss is not finite. Failures come last in the table.
 
@@ -137,6 +138,43 @@ def peer_environment():
     return {**env, "LD_LIBRARY_PATH": ":".join(paths)} if paths else env
 
 
+# What torch.compile's kernels are launched by is C, which is compiled where they are. Prints what is not there.
+COMPILE_LACKS = """
+import os, shutil, sysconfig
+compilers = [os.environ["CC"].split()[0]] if os.environ.get("CC") else ["gcc", "clang", "cc"]
+scheme = sysconfig.get_default_scheme()
+folder = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"]
+lacks = [] if any(map(shutil.which, compilers)) else ["no C compiler (" + ", ".join(compilers) + ")"]
+lacks += [] if os.path.exists(folder + "/Python.h") else ["no " + folder + "/Python.h"]
+print(" and ".join(lacks))
+"""
+
+
+def compile_lacks():
+    """Why torch.compile cannot work in the peer's Python; empty when nothing is missing, or it does not say."""
+    try:
+        done = subprocess.run([peer_python(), "-c", COMPILE_LACKS], env=peer_environment(), text=True, timeout=60,
+                              capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    lacks = done.stdout.strip()
+    return f"torch.compile cannot work: {peer_python()} finds {lacks}" if done.returncode == 0 and lacks else ""
+
+
+def bundle():
+    """Which bundle this file lies in, by the commit that it was made of; "none" in a checkout."""
+    try:
+        with open(f"{HERE}/../commit", encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return "none"
+
+
+def is_of(row, own):
+    """Whether a row of results is of the bundle and the GPU that `own` names."""
+    return all(row.get(key) == value for key, value in own.items())
+
+
 def first_gpu(program, env):
     """(UUID, name) of the GPU that our programs take: the first one that CUDA shows, of those of CUDA_VISIBLE_DEVICES,
     which nvidia-smi knows nothing of; ("", "unknown") without one."""
@@ -170,22 +208,24 @@ def run(command, env, timeout):
 
 class Results:
     """The file of results: one object for each line, in the order in which they were made. What was measured again counts
-    as it came out last."""
+    as it came out last. With `own`, the bundle and the device of the measurements to come, `rows` has those of the same
+    alone."""
 
-    def __init__(self, path, retry):
-        self.path, self.rows = path, []
+    def __init__(self, path, retry, own=None):
+        self.path, self.own, self.rows = path, own or {}, []
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
                 lines = file.readlines()
             torn = lines and not lines[-1].endswith("\n")
             rows = [json.loads(line) for line in (lines[:-1] if torn else lines) if line.strip()]
-            self.rows = list({(row["case"], row["side"]): row for row in rows}.values())
+            rows = list({(row["case"], row["side"], row.get("bundle"), row.get("device")): row for row in rows}.values())
             if retry:
-                self.rows = [row for row in self.rows if "error" not in row]
+                rows = [row for row in rows if "error" not in row or not is_of(row, self.own)]
             if retry or torn:  # from the file, too: who goes on after this one is cut off makes none a third time
                 with open(path + ".new", "w", encoding="utf-8") as file:
-                    file.writelines(json.dumps(row) + "\n" for row in self.rows)
+                    file.writelines(json.dumps(row) + "\n" for row in rows)
                 os.replace(path + ".new", path)
+            self.rows = [row for row in rows if is_of(row, self.own)]
 
     def find(self, case, side):
         for row in self.rows:
@@ -194,7 +234,8 @@ class Results:
         return None
 
     def add(self, row):
-        self.rows.append(row)
+        row = {**row, **self.own}
+        self.rows = [known for known in self.rows if (known["case"], known["side"]) != (row["case"], row["side"])] + [row]
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -209,6 +250,8 @@ def commands(case, program, args):
     sides = [("ours", [program, case.model, *own, "--tuning", args.tuning])]
     python = peer_python()
     for variant in () if args.ours_only else case.peers:
+        if variant == "--compile" and args.no_compile:
+            continue
         side = "torch" + variant.replace("--", " ")
         sides.append((side, [python, f"{HERE}/peers/gpu_models.py", case.model, *flags, *variant.split(),
                              *(["--pure"] if case.pure else [])]))
@@ -244,6 +287,8 @@ def measure(case, program, args, results, deadline):
             row = {"case": case.name, "side": side, "batch": batch, "precision": case.precision}
             row.update(result if result is not None else {"error": error})
             row.update({"batch": batch, "device": args.device})
+            if side == "ours" and env.get("LOCKSTEP_WARPGROUPS") == "0":
+                row["warpgroups"] = 0
             if result is None and error.startswith("exit code 5") and batch != batches[-1]:
                 say(f"{case.name} {side}: batch {batch} does not fit")
                 continue
@@ -301,11 +346,14 @@ def table(results, device, failed):
                 text += f" MFU {row['mfu']:6.1%}"
             if memory(row):
                 text += f" {memory(row) / 2**30:6.1f} GiB"
+            if row.get("warpgroups") == 0:
+                text += " without wgmma"
             if row["side"] == "ours" and "idle_share" in row:
                 text += f" idle {row['idle_share']:.2%}"
             if ours is not None and row is not ours and row["batch"] == ours["batch"]:
                 text += f"   ours x {ours['samples_per_second'] / row['samples_per_second']:.2f}"
             lines.append(text)
+    lines += [f"{row['side']} skipped: {row['skipped']}" for row in results.rows if "skipped" in row]
     return lines + last
 
 
@@ -329,13 +377,18 @@ def main():
     for name in args.names:
         if name not in known:
             sys.exit(f"gpu.py: no case {name}; use {' '.join(known)}")
-    results, done = Results(args.out, args.retry), True
-    deadline = time.monotonic() + args.budget
+    done, deadline = True, time.monotonic() + args.budget
     if args.report:
+        results = Results(args.out, args.retry)
         args.device = results.rows[-1]["device"] if results.rows else "unknown"
     else:
         program = find_program()
         args.device = first_gpu(program, environment(program))[1]
+        results = Results(args.out, args.retry, {"bundle": bundle(), "device": args.device})
+        args.no_compile = "" if args.ours_only else compile_lacks()
+        results.rows = [row for row in results.rows if "skipped" not in row]
+        if args.no_compile:
+            results.add({"case": "", "side": "torch --compile", "skipped": args.no_compile})
         for case in CASES:
             if args.names and case.name not in args.names:
                 continue

@@ -12,17 +12,18 @@ import sys
 from source_files import ROOT
 
 BEGIN, END = "<!-- runs: tools/gpu_runs.py --write -->\n", "<!-- end of runs -->"
+NO_BUNDLE = "not told"
 NONE = "**Nothing here has run on a GPU yet.**\n"
 
 
 def rows_of(path):
-    """The last result of each check; lines that were cut off are of no account."""
+    """The last result of each check on each device by each bundle; lines that were cut off are of no account."""
     rows = {}
     with open(path, encoding="utf-8") as file:
         for line in file:
             try:
                 row = json.loads(line)
-                rows[row["check"]] = row
+                rows[row["check"], row["device"], row.get("bundle", NO_BUNDLE)] = row
             except (ValueError, KeyError, TypeError):
                 continue
     return [row for row in rows.values() if row["state"] not in ("skipped", "cut")]
@@ -33,16 +34,16 @@ def table(folder):
     lines = []
     for path in sorted(glob.glob(os.path.join(folder, "*.jsonl"))):
         rows = rows_of(path)
-        for device in sorted({row["device"] for row in rows}):
-            own = [row for row in rows if row["device"] == device]
+        for device, bundle in sorted({(row["device"], row.get("bundle", NO_BUNDLE)) for row in rows}):
+            own = [row for row in rows if (row["device"], row.get("bundle", NO_BUNDLE)) == (device, bundle)]
             days = sorted(row["day"] for row in own)
             wrong = sorted(row["check"] for row in own if row["state"] != "passed")
-            lines.append(f"| {device} | {days[0]}" + (f" to {days[-1]}" if days[-1] != days[0] else "")
+            lines.append(f"| {device} | {bundle} | {days[0]}" + (f" to {days[-1]}" if days[-1] != days[0] else "")
                          + f" | {len(own) - len(wrong)} of {len(own)} | {', '.join(wrong) or 'none'} "
                          + f"| [{os.path.basename(path)}](results/gpu/{os.path.basename(path)}) |\n")
     if not lines:
         return NONE
-    return "| GPU | when | passed | went wrong | results |\n|---|---|---|---|---|\n" + "".join(lines)
+    return "| GPU | commit | when | passed | went wrong | results |\n|---|---|---|---|---|---|\n" + "".join(lines)
 
 
 def replaced(text, made):

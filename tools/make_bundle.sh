@@ -47,6 +47,12 @@ cp "$root"/bench/peers/{models,gpu_models}.py "$out/bench/peers/"
 cp "$root"/examples/*.yaml "$out/examples/"
 cp "$root/tools/run_gpu_tests.py" "$out/run-gpu-tests"
 cp "$root/docs/gpu.md" "$root/LICENSE" "$out/" 2>/dev/null || cp "$root/docs/gpu.md" "$out/"
+# What results of the bundle are told from those of another by. What no commit names has the time.
+commit=$(git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null) || commit='of no git checkout'
+case $commit in
+  *-dirty | *' '*) commit="$commit, made $(date -u +%Y-%m-%dT%H:%M:%SZ)" ;;
+esac
+printf '%s\n' "$commit" >"$out/commit"
 
 # The programs' libraries, by the names that the loader asks for.
 ldd "$build"/bin/{launcher,coordinator,worker} "$build"/tests/{conformance_cuda_ops_test,engine_cuda_executor_test} |

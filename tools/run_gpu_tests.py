@@ -10,14 +10,15 @@ the kernels under compute-sanitizer and Nsight Compute where these are installed
 
 Each check is a process of its own with a limit of its own; as soon as it ends, FOLDER/results.jsonl has
 a line for it: passed, failed, crashed (by a signal), hung (beyond its limit), skipped, or cut (the budget,
-or a signal to this command). What the file has is not run again, but for what was cut; --retry runs what
-went wrong again. FOLDER keeps all output. A new bundle wants a new folder. What the doctor misses is
+or a signal to this command). What the file has of this bundle and
+this GPU is not run again, but for what was cut; --retry runs what went wrong again. FOLDER keeps the last output of each. What the doctor misses is
 reported and stops nothing. Exit codes: 0; 1 something went wrong; 3 not all was run: run it again; 77
 there is no GPU, all is skipped.
 """
 import argparse
 import contextlib
 import ctypes
+import functools
 import glob
 import json
 import os
@@ -33,6 +34,7 @@ sys.path.insert(0, os.path.join(HERE, "bench"))
 import gpu  # noqa: E402  (its environment is the programs')
 
 WRONG = ("failed", "crashed", "hung")
+NCCL_SHARES_GPUS = (2, 30)  # the first NCCL whose ranks may share a GPU
 AT_ONCE = 8  # ops that are tested at once
 GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 SKIPPED = "[  SKIPPED ]"  # as GoogleTest marks a test that skips itself
@@ -117,18 +119,18 @@ train:
 """
 
 
-def same_bits(work):
-    """Two workers share the GPU."""
-    path = job("bits", work, 2, BITS)
+def same_bits(work, nccl):
+    """Two workers share the GPU, and reduce by NCCL or not as `nccl.use: NCCL` has it."""
+    path = job("bits", work, 2, BITS + f"nccl: {{use: {nccl}}}\n")
     one = sha(work, "1 worker", "--nproc-per-node=1", path)
     two = sha(work, "2 workers", "--nproc-per-node=2", path)
     killed = sha(work, "1 of 2 killed", "chaos", "--nproc-per-node=2", "--kill", "rank:1@step:20", path)
     return one != "" and one == two == killed
 
 
-def moments_elsewhere(work):
+def moments_elsewhere(work, nccl):
     """Where the moments lie changes no bit."""
-    path = job("moments", work, 4, BITS)
+    path = job("moments", work, 4, BITS + f"nccl: {{use: {nccl}}}\n")
     one = sha(work, "whole", "--nproc-per-node=1", path)
     host = sha(work, "on the host", "--nproc-per-node=1", "--set", "resources.offload_optimizer=true", path)
     parts = sha(work, "in parts, one killed", "chaos", "--nproc-per-node=4", "--set", "train.zero_stage=1",
@@ -195,7 +197,10 @@ def soak(work):
     return max(device) - min(device) <= 2
 
 
-BY_NAME = {"same-bits": same_bits, "moments-elsewhere": moments_elsewhere, "recordings": recordings, "soak": soak}
+WAYS = {"by the host": "never", "by NCCL": "always"}  # in which gradients are reduced: nccl.use
+BY_NAME = {**{f"{name} {way}": functools.partial(check, nccl=use) for way, use in WAYS.items()
+              for name, check in (("same-bits", same_bits), ("moments-elsewhere", moments_elsewhere))},
+           "recordings": recordings, "soak": soak}
 
 
 # ---- the list of checks ----
@@ -235,8 +240,7 @@ def all_checks(out, env, phases, retry):
     checks.append(Check("A", "probe", [BENCH, "--probe"]))
     checks += tests_of("A", "op", OPS, "*Device*", env)
     checks += tests_of("A", "executor", EXECUTOR, "*", env)
-    checks += [Check("A", name, [*own, name, out], limit)
-               for name, limit in (("same-bits", 120), ("moments-elsewhere", 120), ("recordings", 120), ("soak", 300))]
+    checks += [Check("A", name, [*own, name, out], 300 if name == "soak" else 120) for name in BY_NAME]
     checks.append(speed("B", "speed: ours", out, retry, "--ours-only"))
     tuning = os.path.join(out, "gpu-bench.jsonl.algorithms")
     for model, batch in (("gpt2", 64), ("resnet50", 256), ("bert-large-512", 64)):
@@ -251,6 +255,9 @@ def all_checks(out, env, phases, retry):
     for phase, name, cases in (("C", "speed: peers", small), ("D", "speed: peers, gpt2-xl", ["gpt2-xl"])):
         checks.append(speed(phase, name, out, retry, "--judge", "peers", *cases) if torch else
                       Check(phase, name, None, reason=f"{gpu.peer_python()} has no PyTorch"))
+    lacks = gpu.compile_lacks() if torch else ""
+    if lacks:
+        checks.append(Check("C", "speed: peers, compiled", None, reason=lacks))
     sanitizer = os.environ.get("LOCKSTEP_COMPUTE_SANITIZER", tool("compute-sanitizer"))
     for kind in ("memcheck", "racecheck", "synccheck"):
         # Our kernels alone, by their namespace; cuBLASLt asks the driver for what it may not have, which is no error.
@@ -293,7 +300,10 @@ class Runner:
     def __init__(self, out, env, deadline, retry, limit):
         self.out, self.env, self.deadline, self.limit = out, env, deadline, limit
         self.path = os.path.join(out, "results.jsonl")
-        self.rows, self.running, self.stopped, self.device = {}, [], False, gpu.first_gpu(BENCH, env)[1]
+        self.rows, self.running, self.stopped = {}, [], False
+        self.uuid, self.device = gpu.first_gpu(BENCH, env)
+        self.no_warpgroups = "LOCKSTEP_WARPGROUPS=0 was set" if env.get("LOCKSTEP_WARPGROUPS") == "0" else ""
+        self.own = {"device": self.device, "bundle": gpu.bundle()}
         torn = False
         if os.path.exists(self.path):
             with open(self.path, encoding="utf-8", errors="replace") as file:
@@ -302,7 +312,8 @@ class Runner:
             for line in text.splitlines():
                 try:
                     row = json.loads(line)
-                    self.rows[row["check"]] = row
+                    if gpu.is_of(row, self.own):
+                        self.rows[row["check"]] = row
                 except (ValueError, KeyError, TypeError):
                     continue
         again = ("cut", "skipped") + (WRONG if retry else ())
@@ -313,8 +324,9 @@ class Runner:
 
     def add(self, check, state, seconds=0.0, reason="", code=None):
         row = {"check": check.name, "phase": check.phase, "state": state, "seconds": round(seconds, 1),
-               "device": self.device, "day": time.strftime("%Y-%m-%d", time.gmtime())}
+               **self.own, "day": time.strftime("%Y-%m-%d", time.gmtime())}
         row.update({"reason": reason} if reason else {})
+        row.update({"warpgroups": 0, "no_warpgroups": self.no_warpgroups} if self.no_warpgroups else {})
         row.update({"exit_code": code} if code is not None else {})
         self.rows[check.name] = row
         os.write(self.file, (json.dumps(row) + "\n").encode())
@@ -406,9 +418,9 @@ class Runner:
 
 
 def has_gpu(runner):
-    """Whether the driver lists one or the doctor can use one; a doctor that hangs says neither."""
+    """Whether CUDA or the driver lists one or the doctor can use one; a doctor that hangs says nothing."""
     doctor = runner.rows["doctor"]
-    if doctor["state"] == "passed" and "exit_code" not in doctor:
+    if runner.uuid or doctor["state"] == "passed" and "exit_code" not in doctor:
         return True
     try:
         return subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=60, text=True,
@@ -417,10 +429,26 @@ def has_gpu(runner):
         return False
 
 
-def without_warpgroups(state, log, env):
+def without_nccl(log, uuid):
+    """Why no two workers can reduce by NCCL on the GPU, by the doctor's words; empty when they can."""
+    if uuid.startswith("MIG-"):
+        return "NCCL does not join instances of GPUs (MIG)"
+    text = ""
+    with contextlib.suppress(OSError), open(log, encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    told = re.search(r"^NCCL +(\w+) +(.*)", text, re.MULTILINE)
+    version = re.match(r"NCCL (\d+)\.(\d+)", told.group(2)) if told and told.group(1) == "ok" else None
+    if version is None:
+        return told.group(2) if told else "the doctor does not say which NCCL is here"
+    if tuple(map(int, version.groups())) < NCCL_SHARES_GPUS:
+        return f"{version.group()} gives a GPU to no two workers: that wants 2.30 or newer"
+    return ""
+
+
+def without_warpgroups(state, log, runner):
     """Where the doctor says that attention's kernels of sm_90a end the GPU's work, or hangs, perhaps at a barrier of
     theirs, all goes on without them. Who has set the variable has decided."""
-    if "LOCKSTEP_WARPGROUPS" in env:
+    if "LOCKSTEP_WARPGROUPS" in runner.env:
         return
     reason = "the doctor hung" if state == "hung" else ""
     with contextlib.suppress(OSError), open(log, encoding="utf-8", errors="replace") as file:
@@ -428,7 +456,7 @@ def without_warpgroups(state, log, env):
             reason = "doctor.log says why"
     if reason:
         say(f"LOCKSTEP_WARPGROUPS=0 from here on: {reason}")
-        env["LOCKSTEP_WARPGROUPS"] = "0"
+        runner.env["LOCKSTEP_WARPGROUPS"], runner.no_warpgroups = "0", reason
 
 
 def run_all(args):
@@ -449,8 +477,13 @@ def run_all(args):
         signal.signal(number, stop)
     checks = all_checks(out, env, args.phases, args.retry)
     runner.run(checks[:1])
-    without_warpgroups(runner.rows["doctor"]["state"], checks[0].log(out), env)
-    usable = runner.rows["doctor"]["state"] == "cut" or has_gpu(runner)
+    without_warpgroups(runner.rows["doctor"]["state"], checks[0].log(out), runner)
+    cut = runner.rows["doctor"]["state"] == "cut"
+    no_nccl = "" if cut else without_nccl(checks[0].log(out), runner.uuid)
+    for check in checks if no_nccl else ():
+        if check.name.endswith(" by NCCL"):
+            check.command, check.reason = None, no_nccl
+    usable = cut or has_gpu(runner)
     if not usable:
         for check in checks[1:]:
             check.command, check.reason = None, "there is no GPU"
@@ -474,7 +507,7 @@ def main():
     args = parser.parse_args()
     if args.check is None:
         sys.exit(run_all(args))
-    work = os.path.join(args.check[1], args.check[0])
+    work = os.path.join(args.check[1], args.check[0].replace(" ", "-"))
     shutil.rmtree(work, ignore_errors=True)
     os.makedirs(work)
     sys.exit(0 if BY_NAME[args.check[0]](work) else 1)

@@ -40,7 +40,7 @@ class GpuBenchTest(unittest.TestCase):
         def run(command, env, timeout):
             seen["ours" if command[0] == argument else "peer"] = env
             return {"samples_per_second": 1.0}, None
-        args = argparse.Namespace(tuning="t", ours_only=False, timeout=100, device="x")
+        args = argparse.Namespace(tuning="t", ours_only=False, timeout=100, device="x", no_compile="")
         results = gpu.Results(f"{self.folder}/r", False)
         with mock.patch.object(gpu, "run", run), mock.patch("gpu.say"):
             self.assertTrue(gpu.measure(gpu.CASES[0], argument, args, results, float("inf")))
@@ -53,7 +53,7 @@ class GpuBenchTest(unittest.TestCase):
         self.assertEqual(seen["peer"], {"LD_LIBRARY_PATH": "/own"})
 
     def test_what_the_budget_cuts_off_is_no_result(self):
-        args = argparse.Namespace(tuning="t", ours_only=True, timeout=100, device="x")
+        args = argparse.Namespace(tuning="t", ours_only=True, timeout=100, device="x", no_compile="")
         results = gpu.Results(f"{self.folder}/r", False)
         now = iter((0.0, 50.0))
         with mock.patch.object(gpu, "run", lambda *_: (None, "not done after 50 s")), \
@@ -132,6 +132,34 @@ class GpuBenchTest(unittest.TestCase):
         with mock.patch.dict(os.environ, LOCKSTEP_PEER_PYTHON=peer):
             self.assertEqual(self.bench(self.ROW, "--judge", "peers", "gpt2")[0], 0)
             self.assertEqual(self.bench(self.ROW, "gpt2")[0], 1)
+
+    def test_torch_is_not_compiled_where_there_is_no_compiler(self):
+        peer = self.file("peer")
+        with open(peer, "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\ncase "$1" in -c) exec {sys.executable} "$@" ;; esac\n' + self.ROW)
+        os.chmod(peer, 0o755)
+        with mock.patch.dict(os.environ, LOCKSTEP_PEER_PYTHON=peer, PATH=""):
+            os.environ.pop("CC", None)
+            code, table, rows = self.bench(self.ROW, "gpt2")
+        self.assertEqual((code, [row["side"] for row in rows if "skipped" not in row]), (0, ["ours", "torch"]))
+        skipped = [row for row in rows if "skipped" in row]
+        self.assertEqual([row["side"] for row in skipped], ["torch --compile"])
+        self.assertIn("no C compiler (gcc, clang, cc)", skipped[0]["skipped"])
+        self.assertIn("no C compiler (gcc, clang, cc)", table[-1])
+
+    def test_a_row_of_another_bundle_or_gpu_is_not_known(self):
+        for bundle in ("first", "second", "second"):
+            with mock.patch.object(gpu, "bundle", lambda made=bundle: made):
+                rows = self.bench(self.ROW, "--ours-only", "gpt2")[2]
+        self.assertEqual([row["bundle"] for row in rows], ["first", "second"])
+        other = gpu.Results(f"{self.folder}/rows", False, {"bundle": "second", "device": "another"})
+        self.assertEqual(other.rows, [])
+
+    def test_a_speed_without_warpgroups_says_so(self):
+        with mock.patch.dict(os.environ, LOCKSTEP_WARPGROUPS="0"):
+            _, table, rows = self.bench(self.ROW, "--ours-only", "gpt2")
+        self.assertEqual(rows[0]["warpgroups"], 0)
+        self.assertIn("without wgmma", table[-1])
 
     def test_libraries_of_the_interpreter_are_named(self):
         cublas = self.file("site/nvidia/cu13/lib/libcublasLt.so.13")

@@ -19,8 +19,14 @@ class GpuRunsTest(unittest.TestCase):
 
     def test_the_last_result_of_each_check_counts(self):
         made = self.table(self.row("a", "failed"), self.row("b", "hung"), self.row("a", "passed", "2026-01-03"))
-        self.assertIn("| NVIDIA H200 | 2026-01-02 to 2026-01-03 | 1 of 2 | b | [h200.jsonl](results/gpu/h200.jsonl) |",
+        self.assertIn("| NVIDIA H200 | not told | 2026-01-02 to 2026-01-03 | 1 of 2 | b | [h200.jsonl](results/gpu/h200.jsonl) |",
                       made)
+
+    def test_each_bundle_has_a_line_of_its_own(self):
+        rows = [{**self.row("a", state), "bundle": bundle} for bundle, state in (("v1", "failed"), ("v2", "passed"), ("v1", "skipped"))]
+        made = self.table(*rows)
+        self.assertIn("| NVIDIA H200 | v2 | 2026-01-02 | 1 of 1 | none |", made)
+        self.assertNotIn("| v1 |", made)  # its last result is that nothing ran
 
     def test_what_did_not_run_is_no_run(self):
         self.assertEqual(self.table(self.row("a", "skipped"), self.row("b", "cut")), gpu_runs.NONE)

@@ -71,6 +71,8 @@ class MakeBundleTest(ScratchFolderTest):
             folder = os.path.join(self.dir, out.rstrip("/"))
             self.assertLess({"bin", "lib", "tests", "bench", "examples", "launcher", "run-gpu-tests"}, set(os.listdir(folder)))
             self.assertFalse(os.path.exists(f"{folder}/lib/of-the-last-one"))
+            with open(f"{folder}/commit", encoding="utf-8") as file:
+                self.assertRegex(file.read(), r"^(v?[0-9].*|[0-9a-f]{12}.*|of no git checkout, made .*Z)\n$")
             with tarfile.open(f"{folder}.tar.xz") as archive:
                 self.assertIn(f"{os.path.basename(folder)}/bin/worker", archive.getnames())
         self.assertEqual(sorted(os.listdir(self.dir)), ["build", "new", "path", "to", "to.tar.xz"])

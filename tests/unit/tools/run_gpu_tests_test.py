@@ -52,7 +52,7 @@ class RunGpuTestsTest(unittest.TestCase):
         self.script("path/nvidia-smi", 'case "$*" in -L) echo "GPU 0" ;; "-i GPU-1 "*memory.used*) echo 111 ;; '
                     '*memory.used*) echo 100; echo 111 ;; *) exit 9 ;; esac')
         self.script("path/no-torch", "exit 1")
-        self.plan(doctor="echo can be used", list=LIST, bench=ROW)
+        self.plan(doctor="echo 'NCCL         ok       NCCL 2.30.4 (revoke), /x'; echo can be used", list=LIST, bench=ROW)
         self.out = f"{self.folder}/out"
 
     def script(self, path, text):
@@ -102,8 +102,28 @@ class RunGpuTestsTest(unittest.TestCase):
         self.assertEqual({row["state"] for row in states.values()}, {"passed"}, done.stdout)
         self.assertEqual({row["device"] for row in states.values()}, {"fake"})
         for check in ("doctor", "probe", "op: All/CudaOpsTest.Device/add", "executor: All/CudaOpsTest.Device/sum",
-                      "same-bits", "moments-elsewhere", "recordings"):
+                      "same-bits by the host", "same-bits by NCCL", "moments-elsewhere by the host",
+                      "moments-elsewhere by NCCL", "recordings"):
             self.assertIn(check, states)
+
+    def test_gradients_are_reduced_by_the_host_and_by_nccl(self):
+        self.script("bin/launcher", 'for word; do case "$word" in *.yaml) grep ^nccl: "$word" >&2 ;; esac; done\n' + LAUNCHER)
+        self.run_it()
+        for check in ("same-bits", "moments-elsewhere"):
+            for way, use in (("the-host", "never"), ("NCCL", "always")):
+                self.assertEqual(self.log(f"{check}-by-{way}").count(f"nccl: {{use: {use}}}"), 3)
+
+    def test_without_an_nccl_that_shares_gpus_its_part_is_skipped(self):
+        for says, reason in (("NCCL         ok       NCCL 2.28.9 (no grow), /x", "NCCL 2.28 gives a GPU to no two workers"),
+                             ("NCCL         absent   NCCL cannot be loaded (x)", "NCCL cannot be loaded (x)"),
+                             ("nothing of it", "the doctor does not say which NCCL is here")):
+            self.plan(doctor=f"echo '{says}'")
+            self.run_it("--retry")
+            row = self.states()["same-bits by NCCL"]
+            self.assertEqual(row["state"], "skipped", says)
+            self.assertIn(reason, row["reason"])
+            self.assertEqual(self.state("same-bits by the host"), "passed")
+            shutil.rmtree(self.out)
 
     def test_the_gpu_is_asked_for_and_what_is_tuned_is_kept(self):
         self.plan(add=f'[ "$LOCKSTEP_TEST_GPU $XDG_CACHE_HOME" = "1 {self.out}/cache" ] || exit 1; echo "[       OK ] x"')
@@ -115,7 +135,8 @@ class RunGpuTestsTest(unittest.TestCase):
         self.plan(doctor="echo 'attention missing: set LOCKSTEP_WARPGROUPS=0'; exit 1",
                   add='[ "$LOCKSTEP_WARPGROUPS" = 0 ] || exit 1; echo "[       OK ] x"')
         self.assertIn("doctor.log says why", self.run_it().stdout)
-        self.assertEqual(self.state("op: All/CudaOpsTest.Device/add"), "passed")
+        row = self.states()["op: All/CudaOpsTest.Device/add"]
+        self.assertEqual((row["state"], row["warpgroups"], row["no_warpgroups"]), ("passed", 0, "doctor.log says why"))
 
     def test_a_doctor_that_hangs_may_hang_in_these_kernels(self):
         self.plan(doctor="sleep 100", add='[ "$LOCKSTEP_WARPGROUPS" = 0 ] || exit 1; echo "[       OK ] x"')
@@ -164,7 +185,7 @@ class RunGpuTestsTest(unittest.TestCase):
         self.assertEqual(row["state"], "failed")
         self.assertIn("libx.so", row["reason"])
         self.assertEqual(self.state("op"), "skipped")
-        self.assertEqual(self.state("same-bits"), "passed")
+        self.assertEqual(self.state("same-bits by the host"), "passed")
 
     def test_what_skips_itself_has_not_passed(self):
         self.plan(sum="echo '[  SKIPPED ] no GPU'")
@@ -206,8 +227,15 @@ class RunGpuTestsTest(unittest.TestCase):
     def test_without_a_gpu_all_is_skipped(self):
         self.plan(doctor="exit 1")
         self.script("path/nvidia-smi", "exit 9")
+        self.script("bench/bench_device", "exit 1")
         self.assertEqual(self.run_it().returncode, 77)
         self.assertEqual(self.state("op: All/CudaOpsTest.Device/add"), "skipped")
+
+    def test_a_gpu_that_cuda_alone_shows_is_one(self):
+        self.plan(doctor="exit 1")
+        self.script("path/nvidia-smi", "exit 9")  # as in a container without the driver's tools
+        self.run_it()
+        self.assertEqual(self.state("op: All/CudaOpsTest.Device/add"), "passed")
 
     def cut_off(self, number):
         """Sends a signal while one op hangs and another, in both programs, has its line; the plan tells when that is."""
@@ -224,7 +252,7 @@ class RunGpuTestsTest(unittest.TestCase):
     def test_cut_off_by_a_signal_it_goes_on(self):
         self.assertEqual(self.cut_off(signal.SIGTERM), 3)
         self.assertEqual(self.state("op: All/CudaOpsTest.Device/sum"), "cut")
-        self.assertEqual(self.state("same-bits"), "cut")
+        self.assertEqual(self.state("same-bits by the host"), "cut")
         self.plan(sum="echo '[       OK ] x'", add="exit 1")  # add was tested before
         self.run_it()
         self.assertEqual({row["state"] for row in self.without_soak().values()}, {"passed"})
@@ -253,6 +281,36 @@ class RunGpuTestsTest(unittest.TestCase):
         self.assertEqual(self.state("op: All/CudaOpsTest.Device/add"), "passed")
         self.assertEqual(self.state("op: All/CudaOpsTest.Device/relu"), "passed")
 
+    def commit(self, text):
+        with open(f"{self.folder}/commit", "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+    def test_another_bundle_or_gpu_runs_all_again(self):
+        self.commit("first")
+        self.run_it()
+        self.assertEqual(self.states()["op: All/CudaOpsTest.Device/add"]["bundle"], "first")
+        self.plan(add="exit 1")
+        self.run_it()
+        self.assertEqual(self.state("op: All/CudaOpsTest.Device/add"), "passed")
+        self.commit("second")
+        self.run_it()
+        row = self.states()["op: All/CudaOpsTest.Device/add"]
+        self.assertEqual((row["state"], row["bundle"]), ("failed", "second"))
+        self.plan(add="echo '[       OK ] x'")
+        self.script("bench/bench_device", BENCH.replace("fake", "other"))
+        self.run_it()
+        row = self.states()["op: All/CudaOpsTest.Device/add"]
+        self.assertEqual((row["state"], row["device"]), ("passed", "other"))
+
+    def test_a_peer_that_cannot_compile_is_told_once(self):
+        self.script("path/torch", 'case "$2" in *sysconfig*) echo no C compiler; exit ;; "import torch") exit ;; '
+                    f'esac\ncase "$*" in *--compile*) exit 1 ;; esac\n{ROW}')
+        self.run_it(phases="CD", LOCKSTEP_PEER_PYTHON=f"{self.folder}/path/torch")
+        row = self.states()["speed: peers, compiled"]
+        self.assertEqual(row["state"], "skipped")
+        self.assertIn("finds no C compiler", row["reason"])
+        self.assertEqual((self.state("speed: peers"), self.state("speed: peers, gpt2-xl")), ("passed", "passed"))
+
     def test_speed_and_tools_that_are_not_here(self):
         done = self.run_it(phases="BCD")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -278,14 +336,14 @@ class RunGpuTestsTest(unittest.TestCase):
 
     def test_what_ours_did_wrong_is_no_fault_of_the_peers(self):
         self.plan(bench=f'case "$1" in gpt2) echo it broke >&2; exit 1 ;; esac\n{ROW}')
-        self.script("path/torch", f'case "$1" in -c) exit ;; esac\n{ROW}')
+        self.script("path/torch", f'case "$1" in -c) exit ;; esac\n{ROW}')  # and it lacks nothing
         self.run_it(phases="BC", LOCKSTEP_PEER_PYTHON=f"{self.folder}/path/torch")
         self.assertEqual((self.state("speed: ours"), self.state("speed: peers")), ("failed", "passed"))
 
     def test_all_is_on_the_first_gpu_that_cuda_shows(self):
         self.script("bin/launcher", 'echo "on $LOCKSTEP_GPUS" >&2\n' + LAUNCHER)
         self.run_it(CUDA_VISIBLE_DEVICES="1")
-        for check, gpus in (("same-bits", "GPU-1,GPU-1"), ("moments-elsewhere", "GPU-1,GPU-1,GPU-1,GPU-1"),
+        for check, gpus in (("same-bits-by-NCCL", "GPU-1,GPU-1"), ("moments-elsewhere-by-the-host", "GPU-1,GPU-1,GPU-1,GPU-1"),
                             ("recordings", "GPU-1"), ("soak", "GPU-1")):
             self.assertIn(f"on {gpus}\n", self.log(check))
         with mock.patch.dict(os.environ, self.env()):
