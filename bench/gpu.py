@@ -380,7 +380,9 @@ def main():
     done, deadline = True, time.monotonic() + args.budget
     if args.report:
         results = Results(args.out, args.retry)
-        args.device = results.rows[-1]["device"] if results.rows else "unknown"
+        last = results.rows[-1] if results.rows else {}
+        args.device = last.get("device", "unknown")
+        results.rows = [row for row in results.rows if is_of(row, {key: last.get(key) for key in ("bundle", "device")})]
     else:
         program = find_program()
         args.device = first_gpu(program, environment(program))[1]
@@ -388,7 +390,7 @@ def main():
         args.no_compile = "" if args.ours_only else compile_lacks()
         results.rows = [row for row in results.rows if "skipped" not in row]
         if args.no_compile:
-            results.add({"case": "", "side": "torch --compile", "skipped": args.no_compile})
+            results.add({"case": "", "side": "torch compile", "skipped": args.no_compile})
         for case in CASES:
             if args.names and case.name not in args.names:
                 continue

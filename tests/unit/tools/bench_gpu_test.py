@@ -143,7 +143,7 @@ class GpuBenchTest(unittest.TestCase):
             code, table, rows = self.bench(self.ROW, "gpt2")
         self.assertEqual((code, [row["side"] for row in rows if "skipped" not in row]), (0, ["ours", "torch"]))
         skipped = [row for row in rows if "skipped" in row]
-        self.assertEqual([row["side"] for row in skipped], ["torch --compile"])
+        self.assertEqual([row["side"] for row in skipped], ["torch compile"])
         self.assertIn("no C compiler (gcc, clang, cc)", skipped[0]["skipped"])
         self.assertIn("no C compiler (gcc, clang, cc)", table[-1])
 
@@ -152,6 +152,10 @@ class GpuBenchTest(unittest.TestCase):
             with mock.patch.object(gpu, "bundle", lambda made=bundle: made):
                 rows = self.bench(self.ROW, "--ours-only", "gpt2")[2]
         self.assertEqual([row["bundle"] for row in rows], ["first", "second"])
+        with mock.patch.object(sys, "argv", ["gpu.py", "--report", "--out", f"{self.folder}/rows"]), \
+                contextlib.redirect_stdout(io.StringIO()) as said:
+            gpu.main()
+        self.assertEqual(said.getvalue().count("gpt2 "), 1)
         other = gpu.Results(f"{self.folder}/rows", False, {"bundle": "second", "device": "another"})
         self.assertEqual(other.rows, [])
 
