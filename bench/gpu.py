@@ -23,6 +23,7 @@ import glob
 import json
 import math
 import os
+import re
 import site
 import subprocess
 import sys
@@ -159,6 +160,24 @@ def compile_lacks():
         return ""
     lacks = done.stdout.strip()
     return f"torch.compile cannot work: {peer_python()} finds {lacks}" if done.returncode == 0 and lacks else ""
+
+
+def peer_has_torch():
+    try:
+        return subprocess.run([peer_python(), "-c", "import torch"], env=peer_environment(), check=False, timeout=60,
+                              capture_output=True, stdin=subprocess.DEVNULL).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def bundle_suffix():
+    """Of the names of what is kept for one bundle's kernels alone; empty in a checkout."""
+    name = bundle()
+    return "" if name == "none" else "-" + re.sub("[^0-9A-Za-z]+", "-", name)
+
+
+def tuning_file(results):
+    return os.path.abspath(results) + ".algorithms" + bundle_suffix()
 
 
 def bundle():
@@ -372,7 +391,7 @@ def main():
                         help="whose failures count with --strict")
     parser.add_argument("--report", action="store_true", help="only show what the file has")
     args = parser.parse_args()
-    args.tuning = args.tuning or os.path.abspath(args.out) + ".algorithms"
+    args.tuning = args.tuning or tuning_file(args.out)
     known = [case.name for case in CASES]
     for name in args.names:
         if name not in known:

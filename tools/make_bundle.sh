@@ -48,7 +48,11 @@ cp "$root"/examples/*.yaml "$out/examples/"
 cp "$root/tools/run_gpu_tests.py" "$out/run-gpu-tests"
 cp "$root/docs/gpu.md" "$root/LICENSE" "$out/" 2>/dev/null || cp "$root/docs/gpu.md" "$out/"
 # What results of the bundle are told from those of another by. What no commit names has the time.
-commit=$(git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null) || commit='of no git checkout'
+# A checkout that this tree merely lies in names another one.
+commit='of no git checkout'
+if [[ $(git -C "$root" rev-parse --show-toplevel 2>/dev/null) == "$(cd "$root" && pwd -P)" ]]; then
+  commit=$(git -C "$root" describe --always --dirty --abbrev=12)
+fi
 case $commit in
   *-dirty | *' '*) commit="$commit, made $(date -u +%Y-%m-%dT%H:%M:%SZ)" ;;
 esac

@@ -38,6 +38,7 @@ NCCL_SHARES_GPUS = (2, 30)  # the first NCCL whose ranks may share a GPU
 AT_ONCE = 8  # ops that are tested at once
 GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 SKIPPED = "[  SKIPPED ]"  # as GoogleTest marks a test that skips itself
+COMPILED = "speed: peers, compiled"
 LAUNCHER = os.path.join(HERE, "bin", "launcher")
 OPS = os.path.join(HERE, "tests", "conformance_cuda_ops_test")
 EXECUTOR = os.path.join(HERE, "tests", "engine_cuda_executor_test")
@@ -242,22 +243,20 @@ def all_checks(out, env, phases, retry):
     checks += tests_of("A", "executor", EXECUTOR, "*", env)
     checks += [Check("A", name, [*own, name, out], 300 if name == "soak" else 120) for name in BY_NAME]
     checks.append(speed("B", "speed: ours", out, retry, "--ours-only"))
-    tuning = os.path.join(out, "gpu-bench.jsonl.algorithms")
+    tuning = gpu.tuning_file(os.path.join(out, "gpu-bench.jsonl"))
     for model, batch in (("gpt2", 64), ("resnet50", 256), ("bert-large-512", 64)):
         command = [BENCH, model, "--batch", str(batch), "--steps", "3", "--tuning", tuning, "--profile"]
         checks.append(Check("B", f"profile: {model}", command))
     # The last one's attention, with dropout, is our own kernels'.
     checks.append(Check("B", f"profile: {model} without wgmma", ["env", "LOCKSTEP_WARPGROUPS=0", *command]))
     small = [case.name for case in gpu.CASES if case.name != "gpt2-xl"]
-    torch = bool({"C", "D"} & set(phases)) and subprocess.run(
-        [gpu.peer_python(), "-c", "import torch"], env=gpu.peer_environment(), check=False,
-        capture_output=True).returncode == 0
+    torch = bool({"C", "D"} & set(phases)) and gpu.peer_has_torch()
     for phase, name, cases in (("C", "speed: peers", small), ("D", "speed: peers, gpt2-xl", ["gpt2-xl"])):
         checks.append(speed(phase, name, out, retry, "--judge", "peers", *cases) if torch else
                       Check(phase, name, None, reason=f"{gpu.peer_python()} has no PyTorch"))
     lacks = gpu.compile_lacks() if torch else ""
     if lacks:
-        checks.append(Check("C", "speed: peers, compiled", None, reason=lacks))
+        checks.append(Check("C", COMPILED, None, reason=lacks))
     sanitizer = os.environ.get("LOCKSTEP_COMPUTE_SANITIZER", tool("compute-sanitizer"))
     for kind in ("memcheck", "racecheck", "synccheck"):
         # Our kernels alone, by their namespace; cuBLASLt asks the driver for what it may not have, which is no error.
@@ -317,7 +316,8 @@ class Runner:
                 except (ValueError, KeyError, TypeError):
                     continue
         again = ("cut", "skipped") + (WRONG if retry else ())
-        self.known = {name for name, row in self.rows.items() if row["state"] not in again}
+        # The doctor is asked anew: what it says decides what can run.
+        self.known = {name for name, row in self.rows.items() if row["state"] not in again and name != "doctor"}
         self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         if torn:
             os.write(self.file, b"\n")
@@ -464,7 +464,7 @@ def run_all(args):
     os.makedirs(out, exist_ok=True)
     env = gpu.environment(BENCH)
     # Tests take the GPU or fail; what workers tune is kept with the results, HOME or not.
-    env.update({"LOCKSTEP_TEST_GPU": "1", "XDG_CACHE_HOME": os.path.join(out, "cache")})
+    env.update({"LOCKSTEP_TEST_GPU": "1", "XDG_CACHE_HOME": os.path.join(out, "cache" + gpu.bundle_suffix())})
     error = gpu.loader_error(LAUNCHER, env)
     if error:
         say(f"the programs do not start here: {error}")
@@ -476,6 +476,8 @@ def run_all(args):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
     checks = all_checks(out, env, args.phases, args.retry)
+    if runner.rows.get(COMPILED, {}).get("state") == "skipped" and all(check.name != COMPILED for check in checks):
+        runner.known -= {check.name for check in checks if check.name.startswith("speed: peers")}
     runner.run(checks[:1])
     without_warpgroups(runner.rows["doctor"]["state"], checks[0].log(out), runner)
     cut = runner.rows["doctor"]["state"] == "cut"

@@ -47,8 +47,7 @@ bool IsBehindCheckpoint(const Job& job) {
 
 int64_t NewestPublisher(const Job& job) {
   const Generation& newest = job.generation.message;
-  const bool had_state = newest.start_step() > 0 || job.generation.stepped;
-  return had_state ? newest.generation() : newest.previous_generation();
+  return job.generation.stepped ? newest.generation() : newest.previous_generation();
 }
 
 void TellCheckpoint(const Job& job, int64_t previous, Generation* generation) {

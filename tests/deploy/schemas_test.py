@@ -19,7 +19,7 @@ except ImportError as error:
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDERS = os.path.join(os.path.dirname(os.path.dirname(HERE)), "deploy/kubernetes")
 OLDEST = "1.29"  # before it, a Job had no tries for each index unless a cluster's administrator allowed them
-OLDEST_OF = {"job": "1.31", "job-kueue": "1.31"}  # as above, a success policy
+OLDEST_OF = {"job": "1.31", "job-kueue": "1.31", "jobset": "1.31"}  # as above, a success policy
 
 
 def problems(document, version):

@@ -101,7 +101,7 @@ absl::StatusOr<const FoundCheckpoint*> Candidates::Next(const checkpoint::GoOn& 
     } else if (IsMadeLonger(found.manifest, identity) && IsHeldByOther(found)) {
       refused = absl::InvalidArgumentError(absl::StrCat(
           "the checkpoint ", found.path, " is of run ", found.manifest.run,
-          ", which still trains and is shorter: a longer one goes on from it when it has ended"));
+          ", which is shorter and still holds the folder: start the longer one when it has ended"));
     }
     const bool passed = !refused.ok() || own_elsewhere_ == OwnSaved::kLost;
     if (passed && own_elsewhere_ != OwnSaved::kNone && !IsOwn(found)) {

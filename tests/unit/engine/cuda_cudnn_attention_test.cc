@@ -249,7 +249,7 @@ TEST_F(AttentionTest, ALibraryThatRefusesIsSaidOnceAndKeptForTheRunAlone) {
   {
     const Chooser later = Open();
     EXPECT_EQ(AlgorithmOf(node, Prepare(node, later.target).value()), CudnnAlgorithm::kOwn);
-    EXPECT_EQ(later.cudnn->chosen().at("attention by own kernels"), 1);
+    EXPECT_EQ(later.cudnn->chosen().at("attention by mma.sync"), 1);
     later.products->Finish();
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr().find("offers nothing"), std::string::npos);

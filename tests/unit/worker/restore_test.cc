@@ -144,7 +144,7 @@ TEST_F(RestoreTest, AnotherJobsIsRefused) {
   EXPECT_EQ(other.State(), before);
 }
 
-TEST_F(RestoreTest, ALongerRunWaitsForTheEndOfTheOneThatItGoesOnFrom) {
+TEST_F(RestoreTest, ALongerRunGoesOnFromOneThatHasEndedAlone) {
   Job longer(folder_, 1, "longer", "", 2, {}, R"({"epochs": 5})");
   {
     Job brief(folder_, 1, "brief", "", 2, {}, R"({"epochs": 3})");
@@ -153,7 +153,7 @@ TEST_F(RestoreTest, ALongerRunWaitsForTheEndOfTheOneThatItGoesOnFrom) {
     brief.Complete();
     const absl::Status refused = longer.Restore("auto")[0].status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(refused.message(), HasSubstr("of run brief, which still trains and is shorter"));
+    EXPECT_THAT(refused.message(), HasSubstr("of run brief, which is shorter and still holds the folder"));
   }
   const auto restored = longer.Restore("auto");
   ASSERT_TRUE(restored[0].ok()) << restored[0].status();
