@@ -4,17 +4,12 @@
 #include <string>
 
 #include "common/status.h"
-#include "job/meaning/defaults.h"
 #include "worker/checkpoint/folder_copies.h"
 #include "worker/checkpoint/run_data.h"
 #include "worker/control/run_dir.h"
 
 namespace lockstep::worker {
 namespace {
-
-absl::Time Deadline(const GenerationStart& own) {
-  return own.clock->Now() + job::StartTimeout(own.assignment->spec());
-}
 
 // Whoever takes a dead worker's place before a checkpoint says what the data was learns it from
 // those that are there since the beginning.
@@ -23,7 +18,7 @@ absl::Status CompareWithBegan(const GenerationStart& own, const Generation& gene
   if (own.checkpointer == nullptr) return absl::OkStatus();
   LS_ASSIGN_OR_RETURN(const bool began,
                       OpenedAsBegun(communicator, generation, own.checkpointer->began(),
-                                    own.data_stamp, Deadline(own)));
+                                    own.data_stamp, own.trainer->Deadline()));
   if (began) own.checkpointer->KnowBegan();
   return absl::OkStatus();
 }
@@ -32,7 +27,8 @@ absl::Status CompareWithBegan(const GenerationStart& own, const Generation& gene
 
 absl::Status LookAtFolders(const GenerationStart& own, const Generation& generation,
                            Communicator* communicator) {
-  const absl::Time deadline = Deadline(own);
+  // A disk may keep a host busy for longer than a start may take: who stands still is judged.
+  const absl::Time deadline = own.trainer->Deadline();
   const SharedFolder run{
       .path = RunDir(*own.assignment), .name = "the run's folder", .before = &own.folders->run};
   LS_RETURN_IF_ERROR(

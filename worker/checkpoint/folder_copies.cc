@@ -224,7 +224,8 @@ absl::StatusOr<FolderCopies> LookAtFolder(Communicator* communicator, const Gene
   // before; a host that comes and has room has another disk.
   const bool no_room = told(kNoRoom), stated = folder.stated == "always" && !told(kNotLeft);
   const Sharing before = SharingBefore(rows);
-  const bool trusts = before == Sharing::kShared && (known == before || mine.left == kNoRoom);
+  const bool trusts = before == Sharing::kShared && mine.left != kNotLeft &&
+                      (known == before || mine.left == kNoRoom);
   if (no_room && (stated || before == Sharing::kShared) && rank == 0) {
     LS_LOG_WARNING << folder.name << ": not all hosts have room to write to " << folder.path << "; "
                    << (stated ? "the job says that it is shared" : "they shared it before")

@@ -195,13 +195,18 @@ absl::Status Load(const ResumeSource& source, const std::string& path,
 absl::StatusOr<checkpoint::Manifest> LoadCheckpoint(const ResumeSource& source,
                                                     const std::string& path, int share, int shares,
                                                     const StateTarget& target, ProgressBoard* board,
-                                                    Clock* clock) {
+                                                    Clock* clock,
+                                                    const Communicator* communicator) {
   checkpoint::Manifest manifest;
   target.executor->BeginLoad();
   absl::Status loaded =
       WorkOnDisk(board, clock, [&](const checkpoint::GoOn& go_on) -> absl::Status {
         LS_ASSIGN_OR_RETURN(manifest, ReadManifest(source.storage, path));
-        return Load(source, path, manifest, share, shares, target, go_on);
+        // Nobody takes the state of a generation that has ended.
+        const checkpoint::GoOn wanted = [&] {
+          return go_on() && (communicator == nullptr || !communicator->aborted());
+        };
+        return Load(source, path, manifest, share, shares, target, wanted);
       });
   target.executor->EndLoad();
   LS_RETURN_IF_ERROR(loaded);
@@ -234,8 +239,9 @@ absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
     if (choice.what == Choice::kNone) return std::optional<Restored>();
     Restored restored{choice.text, {}};
     restored.evaluated_other = choice.evaluated_other != 0;
-    absl::StatusOr<checkpoint::Manifest> manifest = LoadCheckpoint(
-        source, restored.path, rank, communicator->world_size(), target, board, clock);
+    absl::StatusOr<checkpoint::Manifest> manifest =
+        LoadCheckpoint(source, restored.path, rank, communicator->world_size(), target, board,
+                       clock, communicator);
     absl::Status loaded = manifest.status();
     if (absl::IsNotFound(loaded)) {
       loaded = WorkOnDisk(board, clock, [&](const checkpoint::GoOn&) {
@@ -248,6 +254,7 @@ absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
       return std::optional<Restored>(std::move(restored));
     }
     target.executor->InitState();
+    if (absl::IsCancelled(loaded)) LS_RETURN_IF_ERROR(verdict.status());
     if (!loaded.ok() && !checkpoint::IsDamage(loaded)) {
       return Unreadable(rank, restored.path, loaded);
     }

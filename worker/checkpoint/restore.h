@@ -94,12 +94,13 @@ absl::StatusOr<std::optional<Restored>> RestoreState(Communicator* communicator,
 // Fills the state from the files of the checkpoint at `path`, which `source` led to and of which
 // part `share` of `shares` are checked with their hashes. Returns its manifest. Blocks, while
 // `board` moves (WorkOnDisk). Errors: DataLoss, saying what is wrong; InvalidArgument when it is of
-// a plan with another state (train.reproducible: false looks at it, too); NotFound; those of
-// reading. After an error the state is undefined.
+// a plan with another state (train.reproducible: false looks at it, too); NotFound; Cancelled when
+// the generation of `communicator`, which may be null, has ended; those of reading. After an error
+// the state is undefined.
 absl::StatusOr<checkpoint::Manifest> LoadCheckpoint(const ResumeSource& source,
                                                     const std::string& path, int share, int shares,
                                                     const StateTarget& target, ProgressBoard* board,
-                                                    Clock* clock);
+                                                    Clock* clock, const Communicator* communicator);
 
 // The newest evaluation that the manifest knows of.
 std::optional<EvalResult> EvaluationOf(const checkpoint::Manifest& manifest);

@@ -209,7 +209,8 @@ class CopiesRestore {
   absl::Status Load() {
     const FolderCopies::Share share = source_.copies.ShareOf(rank_);
     LS_ASSIGN_OR_RETURN(restored_.manifest, LoadCheckpoint(source_, restored_.path, share.place,
-                                                           share.of, target_, board_, clock_));
+                                                           share.of, target_, board_, clock_,
+                                                           /*communicator=*/nullptr));
     return absl::OkStatus();
   }
 
