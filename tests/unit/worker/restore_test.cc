@@ -153,7 +153,8 @@ TEST_F(RestoreTest, ALongerRunGoesOnFromOneThatHasEndedAlone) {
     brief.Complete();
     const absl::Status refused = longer.Restore("auto")[0].status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(refused.message(), HasSubstr("of run brief, which is shorter and still holds the folder"));
+    EXPECT_THAT(refused.message(),
+                HasSubstr("of run brief, which is shorter and still holds the folder"));
   }
   const auto restored = longer.Restore("auto");
   ASSERT_TRUE(restored[0].ok()) << restored[0].status();
