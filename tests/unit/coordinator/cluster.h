@@ -154,8 +154,8 @@ class Cluster {
     exited.set_order(++deaths_[process.node]);
     unacknowledged_[process.node].push_back(exited);
     SayExited(process.node, exited);
-    processes_.erase(incarnation);
     ended_.insert(incarnation);
+    processes_.erase(found);  // the name may be the entry's own
     pending_[process.session].push_back(WorkerGone{process.session});
   }
 
