@@ -24,9 +24,9 @@ void OnCheckpoint(Context& context, Job& job, const Worker& worker, const Checkp
 // appear before the job has one above that.
 bool IsBehindCheckpoint(const Job& job);
 
-// Returns the newest generation that may have published more than the coordinator knows: the
-// newest one, or, where that began without a state and is not known to have made a step, the one
-// that its members were told of.
+// Returns the newest generation whose members may have published more than the coordinator knows,
+// and that ended the ones before it: the newest one, or, where that is not known to have made a
+// step, the one that its members were told of.
 int64_t NewestPublisher(const Job& job);
 
 // Adds what the members of a generation that is formed now are told of the job's checkpoints;

@@ -45,7 +45,7 @@ struct ResumeSource {
   std::string run_dir = {};
   checkpoint::Storage* storage = checkpoint::Storage::Disk();
   // The newest of this run that its coordinator let appear, and the newest generation before this
-  // one that had a state, whose members may have published more while it was away. Others of this
+  // one that made a step, whose members may have published more while it was away. Others of this
   // run that are higher are of workers that stood still while the job went on, and are not taken.
   // Not set: nothing is known.
   std::optional<CheckpointMark> newest = {};
