@@ -92,7 +92,7 @@ struct SimdKernels {
   // strips (pack_rows) instead of being read where they lie.
   int k_block;
   // How many floats before their use panels of few rows are asked for: what was measured best, with
-  // AVX2 on Zen 3 and with AVX-512 on a Xeon (Sapphire Rapids).
+  // AVX2 on Zen 3 and with AVX-512 on Zen 5.
   int few_ahead;
   bool packs_rows;
   // tile[r] works on r rows, 1 <= r <= tile_rows.
