@@ -25,11 +25,6 @@ void TaskThread::Post(std::function<void()> task) {
   tasks_.push_back(std::move(task));
 }
 
-bool TaskThread::idle() const {
-  absl::MutexLock lock(&mu_);
-  return tasks_.empty() && !busy_;
-}
-
 bool TaskThread::WaitIdle(absl::Duration timeout) const {
   absl::MutexLock lock(&mu_);
   return became_idle_.AwaitFor(

@@ -27,9 +27,7 @@ class TaskThread {
 
   // Does not block. Tasks are done in the order of their posting.
   void Post(std::function<void()> task);
-  // Returns whether nothing is posted or being done.
-  bool idle() const;
-  // Blocks until it is idle or `timeout` is over. Returns whether it is.
+  // Blocks until nothing is posted or being done, or `timeout` is over. Returns whether it is so.
   bool WaitIdle(absl::Duration timeout) const;
 
  private:

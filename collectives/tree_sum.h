@@ -37,9 +37,6 @@ class TreeSum {
   // rounded to bf16. Allocates nothing.
   void Run(absl::Span<const float* const> inputs, float* out, int64_t count, int64_t rounded = 0);
 
-  // Additions for each element: nodes - 1.
-  int additions() const { return input_count_ - 1; }
-
   // The sum in postfix: an index of an input pushes it, kAdd adds the two on top. For those who add
   // elsewhere than on this CPU.
   static constexpr int kAdd = -1;

@@ -258,23 +258,9 @@ FutexWord LifePage::Watch(int slot) const {
 
 void LifePage::WakeWaiters(int slot) const { FutexWakeAll(&impl_->WordOf(slot)); }
 
-bool LifePage::WaitForDeath(int slot, absl::Duration timeout) const {
-  return !WaitForAnyDeath(absl::MakeConstSpan(&slot, 1), timeout).empty();
-}
-
-std::vector<int> LifePage::WaitForAnyDeath(absl::Span<const int> slots, absl::Duration timeout,
-                                           const std::atomic<uint32_t>* interrupt,
-                                           uint32_t seen) const {
-  std::vector<Ref> refs;
-  for (const int slot : slots) refs.push_back({this, slot});
-  std::vector<int> dead;
-  for (const size_t i : WaitForAnyDeathOf(refs, timeout, interrupt, seen)) dead.push_back(slots[i]);
-  return dead;
-}
-
-std::vector<size_t> LifePage::WaitForAnyDeathOf(absl::Span<const Ref> slots, absl::Duration timeout,
-                                                const std::atomic<uint32_t>* interrupt,
-                                                uint32_t seen) {
+std::vector<size_t> LifePage::WaitForAnyDeath(absl::Span<const Ref> slots, absl::Duration timeout,
+                                              const std::atomic<uint32_t>* interrupt,
+                                              uint32_t seen) {
   const absl::Time deadline = Clock::Real()->Now() + timeout;
   std::vector<size_t> dead;
   std::vector<FutexWord> words;

@@ -86,27 +86,19 @@ class LifePage {
   // it is not dead, or its word belongs to a newer slot.
   int64_t DeathOrder(int slot) const;
 
-  // Blocks until the word of `slot` says that its owner died, or until `timeout`. Returns whether
-  // it did. A slot that is empty is waited for too.
-  bool WaitForDeath(int slot, absl::Duration timeout) const;
-
-  // Blocks until at least one of `slots` is dead, or until `timeout`, or until `*interrupt` differs
-  // from `seen` (the interrupter changes it and calls FutexWakeAll; null: none). Returns those that
-  // are dead, in the given order. Up to 127 slots sleep in one system call; beyond that, and on
-  // kernels without futex_waitv, the words are looked at each millisecond.
-  std::vector<int> WaitForAnyDeath(absl::Span<const int> slots, absl::Duration timeout,
-                                   const std::atomic<uint32_t>* interrupt = nullptr,
-                                   uint32_t seen = 0) const;
-
   // One slot of one page.
   struct Ref {
     const LifePage* page = nullptr;
     int slot = 0;
   };
-  // As WaitForAnyDeath, for slots of several pages; returns indices into `slots`.
-  static std::vector<size_t> WaitForAnyDeathOf(absl::Span<const Ref> slots, absl::Duration timeout,
-                                               const std::atomic<uint32_t>* interrupt = nullptr,
-                                               uint32_t seen = 0);
+  // Blocks until at least one of `slots` is dead, or until `timeout`, or until `*interrupt` differs
+  // from `seen` (the interrupter changes it and calls FutexWakeAll; null: none). Returns which are
+  // dead: indices into `slots`, ascending. A slot that is empty is waited for too. Up to 127 slots
+  // sleep in one system call; beyond that, and on kernels without futex_waitv, the words are looked
+  // at each millisecond.
+  static std::vector<size_t> WaitForAnyDeath(absl::Span<const Ref> slots, absl::Duration timeout,
+                                             const std::atomic<uint32_t>* interrupt = nullptr,
+                                             uint32_t seen = 0);
 
   // For wait loops of their own: asks the kernel to wake waiters of `slot` when its owner dies and
   // returns the word with the value that it has while nothing has happened. A waiter that finds the

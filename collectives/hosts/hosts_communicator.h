@@ -139,8 +139,6 @@ class HostsCommunicator : public Communicator, public ControlPlane {
   absl::Status MoveBlock(const Operation& operation, const GiveOf& give,
                          const std::function<size_t(int from, int host)>& bytes, Given* given,
                          absl::Time deadline);
-  // Bytes that a rank may give to one host in a block.
-  size_t BlockBytes() const { return block_bytes_; }
   // One exchange of few bytes: `given[r]` is what rank r has at `mine`.
   absl::Status MoveSmall(const Operation& operation, const void* mine, size_t bytes, Given* given,
                          absl::Time deadline);

@@ -127,7 +127,6 @@ class ShmCommunicator : public Communicator, public ControlPlane {
   absl::Status Enter(const CallSlot& call, absl::Time deadline);
   // Publishes the next tick and waits until all ranks have.
   absl::Status Tick(absl::Time deadline);
-  absl::Status WaitAll(absl::Time deadline);
   bool Reached(const RankHeader& peer, uint64_t tick) const;
   bool HasLeft(const RankHeader& peer) const;
   // Waits for every peer until there(header). Says who is missing when the deadline passes.

@@ -76,12 +76,11 @@ class Link {
   void StopSending();
   bool sends() const { return !stopped_; }
 
-  // False: the socket had no more when it was read last (until NoteReadable).
-  bool readable() const { return readable_ || begin_ < end_; }
-  // The socket has something again.
+  // The socket, which had no more when it was read last, has something again.
   void NoteReadable() { readable_ = true; }
+  // False: the socket took no more when it was written to last (until NoteWritable).
   bool writable() const { return writable_; }
-  // The same for writing.
+  // It takes something again.
   void NoteWritable() { writable_ = true; }
 
   // ---- what the peer told ----

@@ -184,13 +184,6 @@ std::string WorkerOf(const State& state, absl::string_view token) {
   return incarnation;
 }
 
-bool IsLive(const State& state, const std::string& incarnation) {
-  const auto job = state.jobs.find(incarnation.substr(0, incarnation.find('.')));
-  if (job == state.jobs.end()) return false;
-  const Worker* const worker = FindWorker(job->second, incarnation);
-  return worker != nullptr && !worker->gone();
-}
-
 std::string TokenKey(const std::string& id) { return absl::StrCat("token/", id); }
 
 bool RestoreToken(const std::string& id, const std::string& value, State& state) {

@@ -43,8 +43,6 @@ ListTokensResponse ListTokens(const State& state, const Requester& who);
 std::string WorkerToken(const State& state, const std::string& incarnation);
 // The incarnation whose token this is; empty: it is none of this cluster's.
 std::string WorkerOf(const State& state, absl::string_view token);
-// Returns whether that incarnation's life goes on.
-bool IsLive(const State& state, const std::string& incarnation);
 
 // Returns the key of a token's row in the journal.
 std::string TokenKey(const std::string& id);

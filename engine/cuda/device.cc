@@ -66,7 +66,6 @@ absl::StatusOr<std::byte*> Device::Allocate(size_t bytes, const std::string& wha
   LS_RETURN_IF_ERROR(Check(runtime().allocate(bytes == 0 ? 1 : bytes, &pointer),
                            absl::StrCat(bytes, " bytes of the GPU's memory for ", what)));
   memory_.push_back(pointer);
-  allocated_ += bytes;
   return static_cast<std::byte*>(pointer);
 }
 

@@ -47,8 +47,6 @@ class Device {
   absl::StatusOr<Event> MakeEvent();
   // An event that knows when it was reached. Errors: Internal.
   absl::StatusOr<Event> MakeTimer();
-  // Device memory that was allocated.
-  size_t allocated() const { return allocated_; }
 
   // An error of `code`, which came of `what`, that names the GPU. OK for 0.
   absl::Status Check(Code code, const std::string& what) const;
@@ -78,7 +76,6 @@ class Device {
   std::vector<void*> pinned_;
   std::vector<void*> registered_;
   std::vector<Event> events_;
-  size_t allocated_ = 0;
   bool abandoned_ = false;
 };
 

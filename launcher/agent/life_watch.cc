@@ -64,7 +64,7 @@ void LifeWatch::Run() {
       ids.push_back(id);
       slots.push_back({life.page.get(), life.slot});
     }
-    for (const size_t i : LifePage::WaitForAnyDeathOf(slots, absl::Hours(1), &changes_, seen)) {
+    for (const size_t i : LifePage::WaitForAnyDeath(slots, absl::Hours(1), &changes_, seen)) {
       bool first;
       {
         absl::MutexLock lock(&mu_);

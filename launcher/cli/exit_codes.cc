@@ -42,10 +42,4 @@ int ExitCodeOf(const absl::Status& status, Input input) {
   }
 }
 
-int ExitCodeOfRank(int exit_code, int signal) {
-  if (signal != 0) return kExitSignalBase + signal;
-  // A rank that "failed" with 0 left early: still a failure of the job.
-  return exit_code == 0 ? kExitFailure : exit_code;
-}
-
 }  // namespace lockstep::launcher

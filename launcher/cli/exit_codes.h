@@ -17,9 +17,8 @@ inline constexpr int kExitUsage = 2;          // the command line is wrong
 inline constexpr int kExitBadJobFile = 3;     // the job file is wrong or cannot be read
 inline constexpr int kExitNoCoordinator = 4;  // no coordinator answers
 inline constexpr int kExitNotAdmitted = 5;    // the job cannot fit or be admitted
-inline constexpr int kExitTimeLimit = 124;    // as timeout(1); the coordinator's result has it
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C
-inline constexpr int kExitSignalBase = 128;   // + the signal that ended the first failed rank
+inline constexpr int kExitSignalBase = 128;   // + the signal that ended this process
 
 struct ExitCodeEntry {
   std::string code;  // "3" or "128+N"
@@ -31,15 +30,11 @@ absl::Span<const ExitCodeEntry> ExitCodeTable();
 // What is wrong where an argument is said to be invalid (InvalidArgument).
 enum class Input { kCommandLine, kJobFile };
 
-// The code for a failure of the launcher itself (that of a rank: see ExitCodeOfRank): Unavailable
-// is kExitNoCoordinator; FailedPrecondition, PermissionDenied, Unauthenticated, ResourceExhausted
-// and OutOfRange kExitNotAdmitted; InvalidArgument kExitUsage of a verb without a job file,
+// The code for a failure of the launcher itself (a job's own comes with its result): Unavailable is
+// kExitNoCoordinator; FailedPrecondition, PermissionDenied, Unauthenticated, ResourceExhausted and
+// OutOfRange kExitNotAdmitted; InvalidArgument kExitUsage of a verb without a job file,
 // kExitBadJobFile of one with it; Cancelled kExitInterrupted; any other error kExitFailure.
 int ExitCodeOf(const absl::Status& status, Input input);
-
-// The code for a job whose first failed rank exited with `exit_code`, or by `signal` when that is
-// not 0.
-int ExitCodeOfRank(int exit_code, int signal);
 
 }  // namespace lockstep::launcher
 

@@ -153,9 +153,9 @@ TEST(HostsFaultsTest, TheMemoryOfADeadRankIsGivenUpAmidAFrameOfIt) {
         },
         {"a", "b", "a"}, kCount * sizeof(float) + (1 << 20));
     for (int r = 0; r < 3; ++r) ASSERT_EQ(job.Receive(r), "begun");
-    job.page().WaitForDeath(1, absl::Milliseconds(50));  // nobody dies: time to fill the connection
+    job.WaitForDeath(1, absl::Milliseconds(50));  // nobody dies: time to fill the connection
     job.Kill(2);
-    ASSERT_TRUE(job.page().WaitForDeath(2, absl::Seconds(60)));
+    ASSERT_TRUE(job.WaitForDeath(2, absl::Seconds(60)));
     job.Send(0, "go on");
     EXPECT_EQ(job.Receive(0), "released") << "round " << round;
     job.Kill(1);
@@ -181,7 +181,7 @@ int64_t HearOfADeath(const std::vector<std::string>& nodes) {
       },
       nodes);
   for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job.Receive(r), "begun");
-  job.page().WaitForDeath(1, absl::Milliseconds(10));  // nobody dies: time to begin to wait
+  job.WaitForDeath(1, absl::Milliseconds(10));  // nobody dies: time to begin to wait
   const int64_t killed = absl::GetCurrentTimeNanos();
   job.Kill(1);
   int64_t slowest = 0;

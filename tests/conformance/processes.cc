@@ -56,6 +56,11 @@ void Processes::Send(int rank, const std::string& message) {
   LS_CHECK(SendFds(sockets_[static_cast<size_t>(rank)].get(), message, {}).ok());
 }
 
+bool Processes::WaitForDeath(int rank, absl::Duration timeout) const {
+  const LifePage::Ref slots[] = {{page_.get(), rank}};
+  return !LifePage::WaitForAnyDeath(slots, timeout).empty();
+}
+
 bool Processes::EndsWell(int rank) {
   int status = 0;
   ::waitpid(std::exchange(pids_[static_cast<size_t>(rank)], -1), &status, 0);

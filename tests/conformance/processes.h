@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "collectives/communicator.h"
 #include "common/fd.h"
 #include "common/life.h"
@@ -39,7 +40,8 @@ class Processes {
   bool EndsWell(int rank);
   void Kill(int rank);
   void Stop(int rank);
-  LifePage& page() { return *page_; }
+  // Blocks until a rank has died or `timeout` is over. Returns whether it has.
+  bool WaitForDeath(int rank, absl::Duration timeout) const;
 
  private:
   void Start(int rank, const Body& body);

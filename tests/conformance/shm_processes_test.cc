@@ -87,7 +87,7 @@ void KillInTheMiddle(const std::function<absl::Status(Communicator&)>& call) {
   });
   for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job.Receive(r), "begun");
   job.Kill(1);
-  EXPECT_TRUE(job.page().WaitForDeath(1, absl::Seconds(20)));
+  EXPECT_TRUE(job.WaitForDeath(1, absl::Seconds(20)));
   for (const int r : {0, 2, 3}) {
     EXPECT_THAT(job.Receive(r), testing::MatchesRegex("rank 1 died \\(pid [0-9]+\\)\\|1\\|4"));
   }
@@ -120,7 +120,7 @@ int64_t WakeByADeath() {
     return absl::StrCat(status.message(), "|", absl::GetCurrentTimeNanos());
   });
   for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job.Receive(r), "begun");
-  job.page().WaitForDeath(1, absl::Milliseconds(10));  // nobody dies: time for the others to sleep
+  job.WaitForDeath(1, absl::Milliseconds(10));  // nobody dies: time for the others to sleep
   const int64_t killed = absl::GetCurrentTimeNanos();
   job.Kill(1);
   for (const int r : {0, 2}) {

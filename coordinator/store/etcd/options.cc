@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/store/etcd/options.h"
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace lockstep::coordinator {
-
-bool IsEtcdAddress(absl::string_view address) {
-  return absl::StartsWith(address, "etcd://") || absl::StartsWith(address, "etcds://");
-}
 
 absl::StatusOr<EtcdOptions> ParseEtcdAddress(absl::string_view address) {
   const absl::Status wrong = absl::InvalidArgumentError(absl::StrCat(

@@ -31,9 +31,6 @@ struct EtcdOptions {
 // what is expected.
 absl::StatusOr<EtcdOptions> ParseEtcdAddress(absl::string_view address);
 
-// Returns whether a store's address is one of etcd.
-bool IsEtcdAddress(absl::string_view address);
-
 }  // namespace lockstep::coordinator
 
 #endif  // LOCKSTEP_COORDINATOR_STORE_ETCD_OPTIONS_H_

@@ -10,9 +10,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <functional>
+#include <numeric>
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
@@ -22,6 +24,17 @@ namespace lockstep {
 namespace {
 
 constexpr absl::Duration kLong = absl::Seconds(20);
+
+bool WaitForDeath(const LifePage& page, int slot, absl::Duration timeout) {
+  const LifePage::Ref slots[] = {{&page, slot}};
+  return !LifePage::WaitForAnyDeath(slots, timeout).empty();
+}
+
+std::vector<LifePage::Ref> SlotsOf(const LifePage& page, const std::vector<int>& slots) {
+  std::vector<LifePage::Ref> refs;
+  for (const int slot : slots) refs.push_back({&page, slot});
+  return refs;
+}
 
 // A child that maps the page anew from its descriptor, takes `slot`, says so and runs `then`.
 pid_t StartChild(const LifePage& page, int slot, const std::function<void()>& then) {
@@ -53,7 +66,7 @@ TEST(LifePageTest, SlotsAreEmptyAtFirst) {
   ASSERT_TRUE(page.ok()) << page.status();
   EXPECT_EQ((*page)->Get(0), LifePage::State::kEmpty);
   EXPECT_EQ((*page)->Get(LifePage::kWords - 1), LifePage::State::kEmpty);
-  EXPECT_FALSE((*page)->WaitForDeath(3, absl::Milliseconds(2)));
+  EXPECT_FALSE(WaitForDeath(**page, 3, absl::Milliseconds(2)));
 }
 
 TEST(LifePageTest, SigkillIsSeen) {
@@ -61,9 +74,9 @@ TEST(LifePageTest, SigkillIsSeen) {
   ASSERT_TRUE(page.ok()) << page.status();
   const pid_t pid = StartChild(**page, 7, [] { ::pause(); });
   EXPECT_EQ((*page)->Get(7), LifePage::State::kAlive);
-  EXPECT_FALSE((*page)->WaitForDeath(7, absl::Milliseconds(2)));
+  EXPECT_FALSE(WaitForDeath(**page, 7, absl::Milliseconds(2)));
   ::kill(pid, SIGKILL);
-  EXPECT_TRUE((*page)->WaitForDeath(7, kLong));
+  EXPECT_TRUE(WaitForDeath(**page, 7, kLong));
   EXPECT_EQ((*page)->Get(7), LifePage::State::kDead);
   EXPECT_EQ((*page)->Get(6), LifePage::State::kEmpty);
   Reap(pid);
@@ -73,7 +86,7 @@ TEST(LifePageTest, ExitIsSeen) {
   auto page = LifePage::Create();
   ASSERT_TRUE(page.ok()) << page.status();
   const pid_t pid = StartChild(**page, 0, [] {});
-  EXPECT_TRUE((*page)->WaitForDeath(0, kLong));
+  EXPECT_TRUE(WaitForDeath(**page, 0, kLong));
   Reap(pid);
 }
 
@@ -83,7 +96,7 @@ TEST(LifePageTest, DeathIsSeenAcrossExec) {
   auto page = LifePage::Create();
   ASSERT_TRUE(page.ok()) << page.status();
   const pid_t pid = StartChild(**page, 1, [] { ::execl("/bin/sleep", "sleep", "20", nullptr); });
-  EXPECT_TRUE((*page)->WaitForDeath(1, kLong));
+  EXPECT_TRUE(WaitForDeath(**page, 1, kLong));
   ::kill(pid, SIGKILL);
   Reap(pid);
 }
@@ -97,7 +110,7 @@ TEST(LifePageTest, TheWaiterWakesTheOthers) {
   {
     std::vector<std::jthread> waiters;
     for (int i = 0; i < 4; ++i) {
-      waiters.emplace_back([&] { seen += (*page)->WaitForDeath(5, kLong) ? 1 : 0; });
+      waiters.emplace_back([&] { seen += WaitForDeath(**page, 5, kLong) ? 1 : 0; });
     }
     ::kill(pid, SIGKILL);
   }
@@ -110,13 +123,13 @@ TEST(LifePageTest, ManySlotsAtOnce) {
   ASSERT_TRUE(page.ok()) << page.status();
   const pid_t first = StartChild(**page, 10, [] { ::pause(); });
   const pid_t second = StartChild(**page, 11, [] { ::pause(); });
-  const int slots[] = {9, 10, 11};
-  EXPECT_THAT((*page)->WaitForAnyDeath(slots, absl::Milliseconds(2)), testing::IsEmpty());
+  const auto slots = SlotsOf(**page, {9, 10, 11});
+  EXPECT_THAT(LifePage::WaitForAnyDeath(slots, absl::Milliseconds(2)), testing::IsEmpty());
   ::kill(second, SIGKILL);
-  EXPECT_THAT((*page)->WaitForAnyDeath(slots, kLong), testing::ElementsAre(11));
+  EXPECT_THAT(LifePage::WaitForAnyDeath(slots, kLong), testing::ElementsAre(2));
   ::kill(first, SIGKILL);
-  EXPECT_TRUE((*page)->WaitForDeath(10, kLong));
-  EXPECT_THAT((*page)->WaitForAnyDeath(slots, kLong), testing::ElementsAre(10, 11));
+  EXPECT_TRUE(WaitForDeath(**page, 10, kLong));
+  EXPECT_THAT(LifePage::WaitForAnyDeath(slots, kLong), testing::ElementsAre(1, 2));
   Reap(first);
   Reap(second);
 }
@@ -125,10 +138,10 @@ TEST(LifePageTest, MoreSlotsThanOneSystemCallTakes) {
   auto page = LifePage::Create();
   ASSERT_TRUE(page.ok()) << page.status();
   std::vector<int> slots(300);
-  for (int i = 0; i < 300; ++i) slots[i] = i;
+  std::iota(slots.begin(), slots.end(), 0);
   const pid_t pid = StartChild(**page, 299, [] { ::pause(); });
   ::kill(pid, SIGKILL);
-  EXPECT_THAT((*page)->WaitForAnyDeath(slots, kLong), testing::ElementsAre(299));
+  EXPECT_THAT(LifePage::WaitForAnyDeath(SlotsOf(**page, slots), kLong), testing::ElementsAre(299));
   Reap(pid);
 }
 
@@ -136,12 +149,12 @@ TEST(LifePageTest, AnInterruptEndsTheWait) {
   auto page = LifePage::Create();
   ASSERT_TRUE(page.ok()) << page.status();
   std::atomic<uint32_t> interrupt{0};
-  const int slots[] = {1, 2};
+  const auto slots = SlotsOf(**page, {1, 2});
   std::jthread interrupter([&] {
     interrupt = 1;
     FutexWakeAll(&interrupt);
   });
-  EXPECT_THAT((*page)->WaitForAnyDeath(slots, kLong, &interrupt, 0), testing::IsEmpty());
+  EXPECT_THAT(LifePage::WaitForAnyDeath(slots, kLong, &interrupt, 0), testing::IsEmpty());
   EXPECT_EQ(interrupt, 1u);
 }
 
@@ -153,7 +166,7 @@ TEST(LifePageTest, AThreadsEndIsADeathToo) {
     EXPECT_EQ((*page)->Take(3).code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ((*page)->Get(2), LifePage::State::kAlive);
   }).join();
-  EXPECT_TRUE((*page)->WaitForDeath(2, kLong));
+  EXPECT_TRUE(WaitForDeath(**page, 2, kLong));
   std::thread([&] {
     EXPECT_EQ((*page)->Take(2).code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ((*page)->Take(-1).code(), absl::StatusCode::kInvalidArgument);
@@ -168,14 +181,14 @@ TEST(LifePageTest, DeathsHaveTheOrderInWhichTheyWereFirstSeen) {
   const pid_t first = StartChild(**page, 8, [] { ::pause(); });
   const pid_t second = StartChild(**page, 2, [&] {
     auto mine = LifePage::Open(UniqueFd(::dup((*page)->fd())));
-    if (mine.ok()) (*mine)->WaitForDeath(8, kLong);
+    if (mine.ok()) WaitForDeath(**mine, 8, kLong);
   });
   EXPECT_EQ((*page)->DeathOrder(8), 0);
   ::kill(first, SIGKILL);
   Reap(first);
   Reap(second);
-  const int slots[] = {1, 2, 8};
-  EXPECT_THAT((*page)->WaitForAnyDeath(slots, kLong), testing::ElementsAre(2, 8));
+  const auto slots = SlotsOf(**page, {1, 2, 8});
+  EXPECT_THAT(LifePage::WaitForAnyDeath(slots, kLong), testing::ElementsAre(1, 2));
   EXPECT_EQ((*page)->DeathOrder(8), 1);
   EXPECT_EQ((*page)->DeathOrder(2), 2);
   EXPECT_EQ((*page)->DeathOrder(1), 0);
@@ -227,7 +240,7 @@ TEST(LifePageTest, TheWordOfOneThatLivesIsGivenToNobody) {
   EXPECT_FALSE(page.Issue().ok());
   EXPECT_EQ(page.Get(slot), LifePage::State::kAlive);
   ::kill(pid, SIGKILL);
-  EXPECT_TRUE(page.WaitForDeath(slot, kLong));
+  EXPECT_TRUE(WaitForDeath(page, slot, kLong));
   Reap(pid);
 }
 
@@ -247,11 +260,11 @@ TEST(LifePageTest, WhoWatchesAnOldSlotSeesItDead) {
   const pid_t pid = StartChild(page, second, [] { ::pause(); });
   EXPECT_EQ(page.Get(second), LifePage::State::kAlive);
   EXPECT_EQ(page.Get(first), LifePage::State::kDead);
-  EXPECT_TRUE(page.WaitForDeath(first, kLong));
-  EXPECT_FALSE(page.WaitForDeath(second, absl::Milliseconds(2)));
+  EXPECT_TRUE(WaitForDeath(page, first, kLong));
+  EXPECT_FALSE(WaitForDeath(page, second, absl::Milliseconds(2)));
   EXPECT_EQ(LiveAndDie(page, first).code(), absl::StatusCode::kFailedPrecondition);
   ::kill(pid, SIGKILL);
-  EXPECT_TRUE(page.WaitForDeath(second, kLong));
+  EXPECT_TRUE(WaitForDeath(page, second, kLong));
   EXPECT_EQ(page.DeathOrder(second), 2);
   Reap(pid);
 }
@@ -285,7 +298,7 @@ TEST(LifePageTest, WhoTakesAPageOverGivesAwayWhatNobodyHas) {
   page.Release(not_released);
   EXPECT_TRUE(given.insert(*page.Issue()).second);
   ::kill(pid, SIGKILL);
-  EXPECT_TRUE(page.WaitForDeath(lives, kLong));
+  EXPECT_TRUE(WaitForDeath(page, lives, kLong));
   Reap(pid);
 }
 
@@ -294,9 +307,9 @@ TEST(LifePageTest, WaitsForSlotsOfSeveralPages) {
   ASSERT_TRUE(one.ok() && other.ok());
   const pid_t pid = StartChild(**other, 1, [] { ::pause(); });
   const LifePage::Ref slots[] = {{one->get(), 1}, {other->get(), 1}};
-  EXPECT_THAT(LifePage::WaitForAnyDeathOf(slots, absl::Milliseconds(2)), testing::IsEmpty());
+  EXPECT_THAT(LifePage::WaitForAnyDeath(slots, absl::Milliseconds(2)), testing::IsEmpty());
   ::kill(pid, SIGKILL);
-  EXPECT_THAT(LifePage::WaitForAnyDeathOf(slots, kLong), testing::ElementsAre(1));
+  EXPECT_THAT(LifePage::WaitForAnyDeath(slots, kLong), testing::ElementsAre(1));
   Reap(pid);
 }
 
