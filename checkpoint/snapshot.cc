@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "common/round_up.h"
 #include "common/status.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -20,7 +21,7 @@ constexpr size_t kPiece = 16 << 20;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Snapshot>> Snapshot::Reserve(size_t bytes) {
-  const size_t whole = std::max(kHugePage, (bytes + kHugePage - 1) / kHugePage * kHugePage);
+  const size_t whole = std::max(kHugePage, RoundUp(bytes, kHugePage));
   void* data = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {

@@ -36,11 +36,7 @@ constexpr char kVariable[] = "LOCKSTEP_LOG";
 
 LogLevel LevelFromEnvironment() {
   const char* value = std::getenv(kVariable);
-  const std::string level = value == nullptr ? "" : value;
-  if (level == "debug") return LogLevel::kDebug;
-  if (level == "warning") return LogLevel::kWarning;
-  if (level == "error") return LogLevel::kError;
-  return LogLevel::kInfo;
+  return LogLevelOf(value == nullptr ? "" : value).value_or(LogLevel::kInfo);
 }
 
 std::atomic<LogLevel>& Level() {
@@ -158,12 +154,18 @@ void WriteLine(std::string_view line) {
 
 }  // namespace
 
+std::optional<LogLevel> LogLevelOf(std::string_view name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "info") return LogLevel::kInfo;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return std::nullopt;
+}
+
 void CheckLogEnvironment() {
   const char* value = std::getenv(kVariable);
-  const std::string level = value == nullptr ? "info" : value;
-  for (const char* known : {"", "debug", "info", "warning", "error"}) {
-    if (level == known) return;
-  }
+  const std::string level = value == nullptr ? "" : value;
+  if (level.empty() || LogLevelOf(level).has_value()) return;
   ::setenv(kVariable, "info", 1);
   LS_LOG_WARNING << kVariable << " is '" << Printable(level)
                  << "', which is none of debug, info, warning, error: info it is";

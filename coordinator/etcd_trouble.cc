@@ -13,8 +13,6 @@ namespace {
 
 constexpr absl::Duration kMoment = absl::Milliseconds(500);
 
-std::string Day(absl::Time time) { return absl::FormatTime("%Y-%m-%d", time, absl::UTCTimeZone()); }
-
 // Returns what is wrong with its certificate; empty: nothing.
 std::string OfItsCertificate(const EtcdOptions& options, const Knock& knock,
                              const std::string& endpoint) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/log.h"
+#include "common/log_environment.h"
 #include "common/protocol_version.h"
 #include "common/status.h"
 #include "coordinator/service/listener.h"
@@ -80,18 +82,12 @@ another coordinator is to be started, which goes on from what is on the disk.
 )";
 
 absl::Status SetLevel(absl::string_view name) {
-  if (name == "debug") {
-    SetLogLevel(LogLevel::kDebug);
-  } else if (name == "info") {
-    SetLogLevel(LogLevel::kInfo);
-  } else if (name == "warning") {
-    SetLogLevel(LogLevel::kWarning);
-  } else if (name == "error") {
-    SetLogLevel(LogLevel::kError);
-  } else {
+  const std::optional<LogLevel> level = LogLevelOf(std::string(name));
+  if (!level.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--log-level is debug, info, warning or error, not '", name, "'"));
   }
+  SetLogLevel(*level);
   return absl::OkStatus();
 }
 

@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "common/clock.h"
 #include "common/status.h"
+#include "coordinator/client/certificates.h"
 #include "coordinator/service/cluster_files.h"
 #include "coordinator/store_flags.h"
 
@@ -139,7 +140,7 @@ absl::Status Init(const InitFlags& flags) {
       << (made.new_cluster ? "made a new cluster in " : "renewed the certificate in ") << folder
       << "\n"
       << "the coordinator is known as " << absl::StrJoin(made.names, ", ") << " until "
-      << absl::FormatTime("%Y-%m-%d", made.ends, absl::UTCTimeZone()) << "\n"
+      << Day(made.ends) << "\n"
       << "start it, or let it run: it takes what is new within seconds\n"
       << "  coordinator --state-dir " << folder << " --listen " << address << "\n"
       << made.token_file

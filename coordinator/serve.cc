@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/service_manager.h"
+#include "common/signal_name.h"
 #include "coordinator/service/beginning.h"
 #include "coordinator/service/listener.h"
 #include "coordinator/service/server.h"
@@ -102,7 +103,7 @@ void TellServing(Flags& flags, const std::string& address) {
 
 void TellStopping(int signal) {
   TellServiceManager("STOPPING=1");
-  LS_LOG_INFO << "stopping: SIG" << ::sigabbrev_np(signal);
+  LS_LOG_INFO << "stopping: " << SignalName(signal);
 }
 
 int Complain(const absl::Status& status) {

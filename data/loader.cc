@@ -13,6 +13,7 @@
 #include "common/check.h"
 #include "common/mapped_bytes.h"
 #include "common/philox.h"
+#include "common/round_up.h"
 #include "common/status.h"
 #include "common/thread.h"
 
@@ -28,8 +29,6 @@ int64_t Nanoseconds() {
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
-
-int64_t RoundUp(int64_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
 // A batch's place in the ring. Batches are numbered 0, 1, 2, ... over the loader's life; number q
 // lies in slot q modulo the ring's length.
@@ -114,7 +113,7 @@ absl::Status RingLoader::Start() {
   const int64_t samples = sampler_.samples_per_shard();
   int64_t slot_bytes = 0;
   for (const FieldSpec& field : dataset_.fields()) {
-    slot_bytes += RoundUp(samples * static_cast<int64_t>(field.bytes()));
+    slot_bytes += RoundUp(samples * static_cast<int64_t>(field.bytes()), kCacheLine);
   }
   LS_ASSIGN_OR_RETURN(memory_,
                       MappedBytes::Anonymous(static_cast<size_t>(slot_bytes) * slots_.size()));
@@ -123,7 +122,7 @@ absl::Status RingLoader::Start() {
     for (const FieldSpec& field : dataset_.fields()) {
       slot.fields.push_back(next);
       slot.read_only.push_back(next);
-      next += RoundUp(samples * static_cast<int64_t>(field.bytes()));
+      next += RoundUp(samples * static_cast<int64_t>(field.bytes()), kCacheLine);
     }
   }
   for (std::vector<int64_t>& indices : indices_) indices.resize(static_cast<size_t>(samples));

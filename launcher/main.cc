@@ -23,19 +23,12 @@
 namespace lockstep::launcher {
 namespace {
 
-void SetLevel(const std::string& level) {
-  if (level == "debug") SetLogLevel(LogLevel::kDebug);
-  if (level == "info") SetLogLevel(LogLevel::kInfo);
-  if (level == "warning") SetLogLevel(LogLevel::kWarning);
-  if (level == "error") SetLogLevel(LogLevel::kError);
-}
-
 // Children inherit the level.
 template <typename Args>
 void ApplyCommon(const Args& args) {
   if constexpr (!std::is_same_v<Args, HelpArgs>) {
     if (args.common.log_level.empty()) return;
-    SetLevel(args.common.log_level);
+    SetLogLevel(LogLevelOf(args.common.log_level).value_or(LogLevel::kInfo));
     ::setenv("LOCKSTEP_LOG", args.common.log_level.c_str(), 1);
   }
 }

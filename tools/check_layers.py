@@ -112,12 +112,8 @@ CLOCKED = ("common", "collectives", "engine", "data", "checkpoint", "job", "coor
 WALL_CLOCK_FILES = {
     "common/clock.cc": "where Clock::Real begins to count",
     "common/log.cc": "the time of a line",
-    "coordinator/client/call.cc": "gRPC's deadline of a single call",
-    "coordinator/client/files.cc": "gRPC's deadline of a single call",
-    "coordinator/client/packages.cc": "gRPC's deadline of a single call",
+    "coordinator/client/channel.cc": "gRPC's deadline of a single call",
     "coordinator/service/front.cc": "gRPC's deadline of the shutdown",
-    "coordinator/client/route.cc": "gRPC's deadline of a single call",
-    "coordinator/client/renewal.cc": "gRPC's deadline of a single call",
     "coordinator/store/etcd/client.cc": "gRPC's deadline of a single call",
     "coordinator/service/standby_server.cc": "gRPC's deadline of the shutdown",
     "coordinator/service/wall_clock.cc": "the date at which a token ends",

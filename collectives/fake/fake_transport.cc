@@ -16,6 +16,7 @@
 #include "collectives/fake/fake_group.h"
 #include "collectives/hosts/host_groups.h"
 #include "common/check.h"
+#include "common/round_up.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -71,13 +72,13 @@ FakeTransport::~FakeTransport() {
 }
 
 absl::StatusOr<void*> FakeTransport::Allocate(size_t bytes, const std::string& what) {
-  const size_t rounded = (bytes + kAlign - 1) / kAlign * kAlign;
+  const size_t rounded = RoundUp(bytes, kAlign);
   if (bytes > left_ || rounded > left_) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no room for ", what, ": asked for ", bytes, " bytes, ", left_, " are left"));
   }
   // Whole pages, as in shared memory: what a debug build protects is protected in every run.
-  const size_t pages = (std::max<size_t>(rounded, 1) + kPage - 1) / kPage * kPage;
+  const size_t pages = RoundUp(std::max<size_t>(rounded, 1), kPage);
   void* block = std::aligned_alloc(kPage, pages);
   if (block == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no memory for ", what));
   std::memset(block, 0, rounded);

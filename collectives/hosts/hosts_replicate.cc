@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/hosts/hosts_communicator.h"
 #include "collectives/hosts/stretch_move.h"
@@ -22,10 +23,6 @@ std::vector<int> HoldersIn(const Ranks& ranks, Has has) {
     if (has(rank)) holders.push_back(rank);
   }
   return holders;
-}
-
-bool Contains(const std::vector<int>& ranks, int rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
 }  // namespace
@@ -107,7 +104,7 @@ absl::Status HostsCommunicator::ExchangeRanges(float* data, int64_t count,
   int64_t moved = 0;
   for (const RangeTransfer& transfer : transfers) {
     const bool sends = transfer.from == rank() && !transfer.to.empty();
-    if (sends || Contains(transfer.to, rank())) moved += transfer.end - transfer.begin;
+    if (sends || absl::c_linear_search(transfer.to, rank())) moved += transfer.end - transfer.begin;
   }
   return Run(operation, moved * static_cast<int64_t>(sizeof(float)), [&]() -> absl::Status {
     if (count > 0 && !group_.transport->Holds(data, bytes)) {
@@ -139,8 +136,9 @@ absl::Status HostsCommunicator::MoveRanges(char* data, absl::Span<const RangeTra
     givers.push_back(transfer.from);
     for (int h = 0; h < hosts.hosts(); ++h) {
       if (h == hosts.host_of(transfer.from)) continue;
-      const std::vector<int> takers = HoldersIn(hosts.ranks[static_cast<size_t>(h)],
-                                                [&](int r) { return Contains(transfer.to, r); });
+      const std::vector<int> takers = HoldersIn(hosts.ranks[static_cast<size_t>(h)], [&](int r) {
+        return absl::c_linear_search(transfer.to, r);
+      });
       if (takers.empty()) continue;
       const int first = takers[i % takers.size()];  // they take turns
       if (transfer.from == rank()) sends.push_back({first, data + begin, size, 0});
@@ -154,7 +152,7 @@ absl::Status HostsCommunicator::MoveRanges(char* data, absl::Span<const RangeTra
   LS_RETURN_IF_ERROR(Meet(deadline));
   for (size_t i = 0; i < transfers.size(); ++i) {
     const RangeTransfer& transfer = transfers[i];
-    if (givers[i] == rank() || !Contains(transfer.to, rank())) continue;
+    if (givers[i] == rank() || !absl::c_linear_search(transfer.to, rank())) continue;
     const auto index = static_cast<size_t>(hosts.index_of(givers[i]));
     const auto begin = static_cast<size_t>(transfer.begin) * sizeof(float);
     group_.local->CopyInPieces(group_.areas[index] + places[index] + begin, data + begin,

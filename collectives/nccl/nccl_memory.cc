@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/round_up.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -13,8 +14,6 @@ namespace {
 // Slices are padded to the longest, by less than 16 floats each.
 constexpr int64_t kMostRanks = 1024;
 constexpr absl::Duration kPoll = absl::Microseconds(20);
-
-size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 }  // namespace
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "common/check.h"
+#include "common/round_up.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -177,7 +178,7 @@ absl::Status NcclCommunicator::ReduceInOrder(const TreeReduceArgs& args, Element
 
 float* NcclCommunicator::TakeResult(int64_t count) {
   float* const taken = result_ + result_used_;
-  result_used_ += (count + kLine - 1) / kLine * kLine;
+  result_used_ += RoundUp(count, kLine);
   return taken;
 }
 

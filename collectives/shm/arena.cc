@@ -15,6 +15,7 @@
 #include "common/available_memory.h"
 #include "common/check.h"
 #include "common/clock.h"
+#include "common/round_up.h"
 #include "common/status.h"
 
 namespace lockstep {
@@ -59,7 +60,7 @@ absl::Status Reserve(int fd, size_t from, size_t to, absl::Duration patience,
   return absl::OkStatus();
 }
 
-size_t PagesOf(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+size_t PagesOf(size_t bytes) { return RoundUp(bytes, kPageBytes); }
 
 // The same memory, to be read.
 absl::StatusOr<UniqueFd> ReadOnly(int fd) {
@@ -112,13 +113,13 @@ OwnArena::~OwnArena() {
 
 absl::StatusOr<void*> OwnArena::Allocate(size_t bytes, const std::string& what) {
   const size_t left = heap_end_ - used_;
-  if (bytes > left || (bytes + kAlign - 1) / kAlign * kAlign > left) {
+  if (bytes > left || RoundUp(bytes, kAlign) > left) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no room for ", what, " in the shared arena: asked for ", bytes, " bytes, ",
                      left, " of ", heap_end_ - kHeapOffset, " are left"));
   }
   void* result = base_ + used_;
-  used_ += (bytes + kAlign - 1) / kAlign * kAlign;
+  used_ += RoundUp(bytes, kAlign);
   return result;
 }
 

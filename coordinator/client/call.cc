@@ -2,7 +2,6 @@
 #include "coordinator/client/call.h"
 
 #include <algorithm>
-#include <chrono>
 #include <set>
 #include <string>
 #include <vector>
@@ -82,10 +81,7 @@ absl::Status CallUntilAnswered(const ClientOptions& options, Route& route, absl:
     // time that is left.
     context.set_wait_for_ready(!route.several() &&
                                (attempt > 0 || !IsTcpAddress(way.options.address)));
-    // gRPC takes the wall clock's time and turns it into the monotonic clock's at once, so that no
-    // later change of the wall clock matters.
-    context.set_deadline(std::chrono::system_clock::now() +
-                         absl::ToChronoNanoseconds(std::min(left, kLongest)));
+    SetDeadline(std::min(left, kLongest), &context);
     status = call(way.channel, &context);
     if (status.ok()) return absl::OkStatus();
     if (rules.stopped && rules.stopped()) return absl::CancelledError("stopped");

@@ -313,10 +313,12 @@ absl::Status CheckIssued(absl::string_view certificate, absl::string_view author
   return absl::FailedPreconditionError("the certificate is of another authority");
 }
 
+std::string Day(absl::Time time) { return absl::FormatTime("%Y-%m-%d", time, absl::UTCTimeZone()); }
+
 std::string ExpiryWarning(absl::Time ends, absl::Time now) {
   const absl::Duration left = ends - now;
   if (left > kExpiresSoon) return "";
-  const std::string day = absl::FormatTime("%Y-%m-%d", ends, absl::UTCTimeZone());
+  const std::string day = Day(ends);
   const std::string advice =
       ": run `coordinator init` again with its --state-dir, which keeps the token";
   if (left <= absl::ZeroDuration()) {

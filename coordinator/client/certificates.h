@@ -34,6 +34,9 @@ struct CertificateFacts {
   absl::Time ends;
 };
 
+// Returns the day of a time in UTC, "2031-05-17", as is said of when certificates begin and end.
+std::string Day(absl::Time time);
+
 // A new authority with a key on P-256, "Lockstep <of> <some digits>".
 absl::StatusOr<Certified> MakeAuthority(absl::Time now, absl::string_view of = "cluster");
 // The authority that everybody makes alike who knows these 32 secret bytes (Ed25519).

@@ -6,6 +6,7 @@
 #include <grpcpp/support/channel_arguments.h>
 
 #include <algorithm>
+#include <chrono>
 #include <random>
 #include <string>
 #include <utility>
@@ -105,6 +106,10 @@ void ShowToken(const ClientOptions& options, grpc::ClientContext* context) {
   const std::string token = CurrentToken(options);
   const std::string secret(PlacesOf(token).secret);
   if (!secret.empty()) context->AddMetadata(kTokenKey, secret);
+}
+
+void SetDeadline(absl::Duration timeout, grpc::ClientContext* context) {
+  context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
 }
 
 int BackoffMillis(int attempt) {

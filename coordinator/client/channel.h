@@ -33,6 +33,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options,
 // Adds what a call shows: the token's secret.
 void ShowToken(const ClientOptions& options, grpc::ClientContext* context);
 
+// Ends a call after `timeout`. gRPC takes the wall clock's time and turns it into the monotonic
+// clock's at once, so that no later change of the wall clock matters.
+void SetDeadline(absl::Duration timeout, grpc::ClientContext* context);
+
 // A deliberately uneven wait before try number `attempt` (from 0): 20 ms doubling to 500 ms, x 0.5
 // to 1.
 int BackoffMillis(int attempt);

@@ -15,8 +15,6 @@
 namespace lockstep::coordinator {
 namespace {
 
-std::string Day(absl::Time time) { return absl::FormatTime("%Y-%m-%d", time, absl::UTCTimeZone()); }
-
 // Says what is wrong with the token's certificate, which the coordinator asks for.
 absl::Status ExplainAdmission(const Token& token, const std::string& address) {
   const std::string another = ": ask an administrator for another one (`launcher token create`)";

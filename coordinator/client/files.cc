@@ -3,7 +3,6 @@
 
 #include <grpcpp/client_context.h>
 
-#include <chrono>
 #include <string>
 #include <utility>
 
@@ -26,7 +25,7 @@ class GrpcFilesClient : public FilesClient {
     grpc::ClientContext context;
     ShowToken(options_, &context);
     context.set_wait_for_ready(true);
-    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
+    SetDeadline(timeout, &context);
     FindFilesResponse response;
     const auto stub = Files::NewStub(route_.ToLeader(timeout));
     const grpc::Status status = stub->FindFiles(&context, request, &response);

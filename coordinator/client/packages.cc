@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <set>
 #include <utility>
@@ -53,11 +52,11 @@ class GrpcPackagesClient : public PackagesClient {
     HasPackageRequest request;
     request.set_id(id);
     HasPackageResponse response;
-    LS_RETURN_IF_ERROR(Call(silence, [&](Packages::Stub* stub, grpc::ClientContext* context,
-                                         bool*) {
-      context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(silence));
-      return stub->HasPackage(context, request, &response);
-    }));
+    LS_RETURN_IF_ERROR(
+        Call(silence, [&](Packages::Stub* stub, grpc::ClientContext* context, bool*) {
+          SetDeadline(silence, context);
+          return stub->HasPackage(context, request, &response);
+        }));
     if (response.has()) return false;
     LS_RETURN_IF_ERROR(
         Call(silence, [&](Packages::Stub* stub, grpc::ClientContext* context, bool* reached) {

@@ -2,7 +2,6 @@
 #include "coordinator/client/renewal.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "common/clock.h"
@@ -115,7 +114,7 @@ absl::Duration Renewal::Ask() {
   if (!request.ok()) return kEvery;
   grpc::ClientContext context;
   ShowToken(options_, &context);
-  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(kCallTimeout));
+  SetDeadline(kCallTimeout, &context);
   {
     absl::MutexLock lock(&mu_);
     if (over_) return kEvery;

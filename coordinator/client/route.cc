@@ -2,7 +2,6 @@
 #include "coordinator/client/route.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "common/clock.h"
@@ -89,7 +88,7 @@ std::shared_ptr<grpc::Channel> Route::ToLeader(absl::Duration timeout) {
     const size_t round = static_cast<size_t>(attempt) / addresses_.size();
     const absl::Duration patience =
         std::min(kPatience * (1 << std::min<size_t>(round, 4)), deadline - clock->Now());
-    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(patience));
+    SetDeadline(patience, &context);
     // Every role may ask this; and whatever the one that leads says to it, it says it.
     Requester who;
     const grpc::Status status =

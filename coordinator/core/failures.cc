@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/signal_name.h"
 #include "coordinator/core/command.h"
 #include "coordinator/core/faults.h"
 #include "coordinator/core/generation.h"
@@ -26,12 +27,6 @@ namespace {
 // the end of their generation may take to write down what they know of it, and how long a worker
 // that gave up by itself may take to say its last lines.
 constexpr absl::Duration kCulpritWait = absl::Milliseconds(300);
-
-// The names of signal(7), which the C library only has without their numbers' aliases.
-std::string SignalName(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name == nullptr ? absl::StrCat("signal ", signal) : absl::StrCat("SIG", name);
-}
 
 // Ended by its agent as asked, not by itself before that.
 bool KilledAsAsked(const Job& job, const Worker& worker) {

@@ -25,6 +25,7 @@
 #include "coordinator/core/pauses.h"
 #include "coordinator/core/queue_pass.h"
 #include "coordinator/core/session_id.h"
+#include "job/meaning/job_state.h"
 #include "job/meaning/workers.h"
 #include "proto/coordinator.pb.h"
 
@@ -416,7 +417,7 @@ struct Job {
   absl::Time forgiven = absl::InfinitePast();
 
   const JobSpec& spec() const { return request.spec(); }
-  bool final() const { return state == SUCCEEDED || state == FAILED || state == CANCELLED; }
+  bool final() const { return job::IsFinal(state); }
   bool has_begun() const { return !final() && state != PENDING; }
   int wanted_workers() const { return scaled_to > 0 ? scaled_to : job::WantedWorkers(spec()); }
   // The fewest that it goes on with, of as many as it shall have now.

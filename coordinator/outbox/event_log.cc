@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "job/meaning/job_state.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -15,12 +16,6 @@ namespace {
 constexpr size_t kBlock = 16;
 // Who reads faster than the job prints, and began with the oldest lines, is told less often.
 constexpr int64_t kOften = 3;
-
-bool IsFinal(const JobEvent& event) {
-  if (!event.has_state()) return false;
-  const JobState state = event.state().state();
-  return state == SUCCEEDED || state == FAILED || state == CANCELLED;
-}
 
 // Short lines take many times their length: each is a string of its own.
 size_t MemoryOf(const JobEvent& event) {
@@ -33,7 +28,7 @@ size_t MemoryOf(const JobEvent& event) {
 void EventLog::Append(JobEvent event) {
   if (ended_) return;
   event.set_sequence(++last_);
-  ended_ = IsFinal(event);
+  ended_ = event.has_state() && job::IsFinal(event.state().state());
   auto kept = std::make_shared<const JobEvent>(std::move(event));
   if (kept->has_progress()) {
     progress_ = std::move(kept);

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/round_up.h"
+
 namespace lockstep::engine::cpu {
 namespace {
-
-int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 constexpr int64_t kLine = 16;  // floats
 // Of every instruction set's tiles.
@@ -27,8 +27,8 @@ constexpr int64_t kQueryFloats = 5 * 1024;
 int64_t StripOf(int64_t queries, int64_t keys, int64_t depth) {
   const int64_t fits = std::min(kStripFloats / keys, kQueryFloats / depth);
   const int64_t most = std::clamp(fits, kMinStrip, kMaxStrip);
-  const int64_t strips = (queries + most - 1) / most;
-  return RoundUp((queries + strips - 1) / strips, kStripUnit);
+  const int64_t strips = DivideUp(queries, most);
+  return RoundUp(DivideUp(queries, strips), kStripUnit);
 }
 
 // Of pairs, whose fp32 scores are needed block by block: a block's stay near L1.
@@ -40,8 +40,8 @@ constexpr int64_t kMinPairStrip = 48;
 constexpr int64_t kMinBlock = 12;
 
 int64_t EqualParts(int64_t count, int64_t most) {
-  const int64_t parts = (count + most - 1) / most;
-  return RoundUp((count + parts - 1) / parts, kStripUnit);
+  const int64_t parts = DivideUp(count, most);
+  return RoundUp(DivideUp(count, parts), kStripUnit);
 }
 int64_t PairStripOf(int64_t queries, int64_t keys) {
   return EqualParts(queries, std::clamp(kPairStripFloats / keys, kMinPairStrip, kMaxStrip));
@@ -63,12 +63,12 @@ HeadShape::HeadShape(const ops::AttentionShape& shape, const SimdKernels& simd, 
       depth(shape.width / shape.heads),
       padded_length(RoundUp(length, simd.tile_columns)),
       padded_depth(RoundUp(depth, simd.tile_columns)),
-      row((RoundUp(padded_length, kLine) / kLine | 1) * kLine),
+      row((DivideUp(padded_length, kLine) | 1) * kLine),
       stride(shape.packed ? 3 * shape.width : shape.width),
       strip(factors != Factors::kFloats ? PairStripOf(queries, length)
                                         : StripOf(queries, length, RoundUp(depth, kMaxColumns))),
       block(BlockOf(strip, length)),
-      pair_row((RoundUp(padded_length, 2 * kLine) / (2 * kLine) | 1) * kLine),
+      pair_row((DivideUp(padded_length, 2 * kLine) | 1) * kLine),
       key_pairs((length + 1) / 2),
       depth_pairs(depth / 2),
       pair_floats(factors == Factors::kWidenedPairs ? 2 : 1),

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/round_up.h"
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/simd/half_kernels.h"
 #include "engine/graph/op.h"
@@ -27,7 +28,6 @@ constexpr int64_t kLeastRows = 16;
 constexpr int64_t kElementwiseBlock = 32 * 1024;
 constexpr size_t kAlign = 64;
 
-size_t RoundUp(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 bool Has(uint32_t bits, size_t i) { return (bits >> i & 1) != 0; }
 
 // One input or output of the node.
@@ -80,7 +80,7 @@ Layout::Layout(const Graph& graph, const Node& node, const CpuTarget& target) {
     if (kernel.scratch_bytes == nullptr) continue;
     inner_scratch = std::max(inner_scratch, kernel.scratch_bytes(*inner, last, target));
   }
-  bytes += RoundUp(inner_scratch);
+  bytes += RoundUp(inner_scratch, kAlign);
 }
 
 void Layout::Cut(const Node& node) {
@@ -136,7 +136,7 @@ void Layout::ChooseBlock(const Node& node) {
 void Layout::PlaceCopies(const Node& node) {
   const auto place = [&](Operand* operand) {
     operand->copy = bytes;
-    bytes += RoundUp(static_cast<size_t>(operand->ElementsOf(block)) * sizeof(float));
+    bytes += RoundUp(static_cast<size_t>(operand->ElementsOf(block)) * sizeof(float), kAlign);
   };
   for (Operand& input : inputs) {
     if (input.copied) place(&input);
@@ -188,7 +188,7 @@ class ConvertingKernel : public CpuKernel {
                    const CpuTarget& target)
       : half_(HalfKernelsFor(target.isa)), layout_(std::move(layout)), operands_(operands) {
     KernelOperands inner;
-    inner.scratch = ScratchAt(layout_.bytes - RoundUp(layout_.inner_scratch));
+    inner.scratch = ScratchAt(layout_.bytes - RoundUp(layout_.inner_scratch, kAlign));
     for (size_t i = 0; i < layout_.inputs.size(); ++i) {
       inner.inputs.push_back(InnerStorage(layout_.inputs[i], operands.inputs[i]));
     }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "common/round_up.h"
 
 namespace lockstep::engine {
 namespace {

@@ -84,7 +84,6 @@ class Gemm {
  private:
   // Panels of B that are rounded at a time: they are packed while they are in the cache.
   static constexpr int64_t kRoundedPanels = 4;
-  static int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
   // The product as the tiles see it: C^T instead of C when that packs the smaller operand, and
   // pairs of bf16 as one float. Where k is not the last extent of bf16 factors, a or b points to

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "common/round_up.h"
 #include "engine/cpu/gemm.h"
 
 namespace lockstep::engine {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
+#include "common/round_up.h"
 #include "common/status.h"
 #include "engine/cuda/module.h"
 #include "engine/graph/op.h"
@@ -90,7 +91,7 @@ size_t MostAttentionWorkspace(const Graph& graph) {
 }
 
 size_t AttentionWorkspaceBytes(const CudnnAttentionShape& shape, size_t most) {
-  const auto length = static_cast<size_t>((shape.length + kTile - 1) / kTile * kTile);
+  const auto length = static_cast<size_t>(RoundUp(shape.length, kTile));
   const size_t bytes = static_cast<size_t>(shape.batch * shape.heads) * length * length * 2 + kRoom;
   return bytes <= most ? bytes : 0;
 }

@@ -129,14 +129,14 @@ struct BackwardPlan {
 BackwardPlan PlanBackward(const Graph& graph, const Node& node) {
   BackwardPlan plan;
   plan.delta_bytes =
-      RoundUp(static_cast<size_t>(graph.type(node.inputs[2]).elements()) * sizeof(float));
-  plan.workspace_bytes = RoundUp(CudnnBackwardBytes(graph, node));
+      AlignedBytes(static_cast<size_t>(graph.type(node.inputs[2]).elements()) * sizeof(float));
+  plan.workspace_bytes = AlignedBytes(CudnnBackwardBytes(graph, node));
   const auto shape = AttentionShapeOf(graph, node);
   if (shape.ok() && SuitsWarpgroups(*shape, TypeOf(graph.type(node.inputs[3]).dtype))) {
     const int64_t padded = PaddedAttentionLength(shape->length);
     const auto rows = static_cast<size_t>(shape->batch * shape->heads * padded);
-    plan.rows_bytes = RoundUp(rows * 2 * sizeof(float));
-    if (shape->rate > 0) plan.kept_bytes = RoundUp(rows * static_cast<size_t>(padded) / 8);
+    plan.rows_bytes = AlignedBytes(rows * 2 * sizeof(float));
+    if (shape->rate > 0) plan.kept_bytes = AlignedBytes(rows * static_cast<size_t>(padded) / 8);
     if (shape->keeps_dropout) plan.kept_bytes = 0;
   }
   return plan;
@@ -202,7 +202,7 @@ absl::StatusOr<CudaKernel> PrepareBackward(const Graph& graph, const Node& node,
 
 size_t StepScratch(const Graph& graph, const Node& node) {
   const int64_t positions = graph.type(node.inputs[1]).shape[1];
-  return RoundUp(static_cast<size_t>(node.attrs.Int("heads") * positions) * sizeof(float));
+  return AlignedBytes(static_cast<size_t>(node.attrs.Int("heads") * positions) * sizeof(float));
 }
 
 absl::StatusOr<CudaKernel> PrepareStep(const Graph& graph, const Node& node,

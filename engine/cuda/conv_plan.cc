@@ -41,10 +41,10 @@ ConvPlan::ConvPlan(const Graph& graph, const Node& node, ConvPart which)
   if (which != ConvPart::kInput)
     direct &= (which == ConvPart::kForward ? first : second) == factors;
   pads = !direct && g.groups == 1 && factors != Type::kF32 && patch() % 8 != 0;
-  filters_bytes = RoundUp(static_cast<size_t>(g.filters * pitch()) *
-                          BytesOf(which == ConvPart::kWeight ? Type::kF32 : factors));
+  filters_bytes = AlignedBytes(static_cast<size_t>(g.filters * pitch()) *
+                               BytesOf(which == ConvPart::kWeight ? Type::kF32 : factors));
   if (which != ConvPart::kForward && first != factors) {
-    cast_bytes = RoundUp(static_cast<size_t>(g.images * pixels() * g.filters) * sizeof(float));
+    cast_bytes = AlignedBytes(static_cast<size_t>(g.images * pixels() * g.filters) * sizeof(float));
   }
   const bool half = TypeOf(node.outputs[0].dtype) != Type::kF32;
   if (which == ConvPart::kForward) {
@@ -62,8 +62,8 @@ ConvPlan::ConvPlan(const Graph& graph, const Node& node, ConvPart which)
   const size_t most = implicit ? kSmallBlockBytes : kBlockBytes;
   block = image == 0 ? g.images
                      : std::min(g.images, std::max(static_cast<int64_t>(most / image), int64_t{1}));
-  matrix_bytes = RoundUp(static_cast<size_t>(block) * matrix);
-  result_bytes = RoundUp(static_cast<size_t>(block) * result);
+  matrix_bytes = AlignedBytes(static_cast<size_t>(block) * matrix);
+  result_bytes = AlignedBytes(static_cast<size_t>(block) * result);
 }
 
 int ConvPlan::Alignment(int operands) const {
@@ -85,7 +85,7 @@ void ConvPlan::PlanImplicit(Type second, ConvPart which) {
   parts = std::clamp(std::min((kWantedBlocks + tiles - 1) / tiles, places / kLeastPlaces),
                      int64_t{1}, kMostParts);
   implicit_bytes = static_cast<size_t>(parts) *
-                   RoundUp(static_cast<size_t>(g.filters * patch()) * sizeof(float));
+                   AlignedBytes(static_cast<size_t>(g.filters * patch()) * sizeof(float));
 }
 
 FilterArgs ConvPlan::filters() const {

@@ -28,7 +28,7 @@ struct Inner {
 
   Inner(const OpDef& op, const std::vector<TensorType>& inputs, Attrs attrs,
         const TensorType& unpooled)
-      : unpooled_bytes(RoundUp(unpooled.bytes())) {
+      : unpooled_bytes(AlignedBytes(unpooled.bytes())) {
     std::vector<Value> leaves;
     for (const TensorType& type : inputs) {
       leaves.push_back(graph.AddLeaf(ops::kInput, type, std::to_string(leaves.size())));

@@ -30,7 +30,7 @@ std::optional<Fp8Factors> Fp8Factors::Of(const Node& node, const MatmulShape& sh
     args.rows = args.turned ? shape.k : outer;
     args.columns = args.turned ? outer : shape.k;
     args.format = formats[i] == "e5m2" ? kE5M2 : kE4M3;
-    made.code_bytes_[i] = RoundUp(static_cast<size_t>(outer * shape.k));
+    made.code_bytes_[i] = AlignedBytes(static_cast<size_t>(outer * shape.k));
   }
   return made;
 }

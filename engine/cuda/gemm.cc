@@ -69,13 +69,14 @@ Type Gemm::BiasType(const GemmSpec& spec) {
 
 size_t Gemm::SumBytes(const GemmSpec& spec) {
   if (!NeedsScratch(spec, false)) return 0;
-  return RoundUp(static_cast<size_t>(BlockRows(spec.shape) * spec.shape.n) * sizeof(float));
+  return AlignedBytes(static_cast<size_t>(BlockRows(spec.shape) * spec.shape.n) * sizeof(float));
 }
 
 size_t Gemm::ScratchBytes(const GemmSpec& spec) {
   const Type type = BiasType(spec);
   const bool own = type != spec.shape.bias_type;
-  return SumBytes(spec) + (own ? RoundUp(static_cast<size_t>(spec.shape.n) * BytesOf(type)) : 0);
+  return SumBytes(spec) +
+         (own ? AlignedBytes(static_cast<size_t>(spec.shape.n) * BytesOf(type)) : 0);
 }
 
 Code Gemm::RoundBias(const Kernels& kernels, const GemmSpec& spec, const CudaContext& context,

@@ -13,8 +13,8 @@ namespace {
 struct NormScratch {
   explicit NormScratch(const TensorType& x) {
     const auto channels = static_cast<size_t>(x.shape.back());
-    partial = RoundUp(2 * static_cast<size_t>(kNormParts) * channels * sizeof(double));
-    total = partial + RoundUp(3 * channels * sizeof(float));
+    partial = AlignedBytes(2 * static_cast<size_t>(kNormParts) * channels * sizeof(double));
+    total = partial + AlignedBytes(3 * channels * sizeof(float));
   }
   size_t partial;
   size_t total;

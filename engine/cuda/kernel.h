@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/round_up.h"
 #include "engine/cuda/kernels/tables.h"
 #include "engine/graph/graph.h"
 #include "engine/graph/storage.h"
@@ -85,7 +86,6 @@ class Operands {
   const Kernels& kernels() const { return *tables_->kernels; }
   const Tables& tables() const { return *tables_; }
   bool has(size_t input) const { return input < inputs_.size(); }
-  bool gives(size_t output) const { return output < outputs_.size(); }
   // The type of input `i`.
   const TensorType& input(size_t i) const { return input_types_[i]; }
   // The type of output `i`.
@@ -126,8 +126,8 @@ class Operands {
   Storage scratch_;
 };
 
-// Scratch is planned at multiples of it, so that every array begins on a line of its own.
-inline size_t RoundUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
+// Returns what an array takes of a node's scratch, so that each begins on a line of its own.
+inline size_t AlignedBytes(size_t bytes) { return RoundUp(bytes, size_t{256}); }
 
 // Returns what the node drops (ops/dropout.cc), with the address at input `address` of a run.
 Drop DropOf(const Attrs& attrs);

@@ -43,7 +43,8 @@ absl::StatusOr<CudaKernel> PrepareLayerNormBackwardInput(const Graph& graph, con
 
 size_t LayerNormScratch(const Graph& graph, const Node& node) {
   const Shape& shape = graph.type(node.inputs[0]).shape;
-  return RoundUp(static_cast<size_t>(LayerNormPartialFloats(shape[0], shape[1])) * sizeof(float));
+  return AlignedBytes(static_cast<size_t>(LayerNormPartialFloats(shape[0], shape[1])) *
+                      sizeof(float));
 }
 
 absl::StatusOr<CudaKernel> PrepareLayerNormBackwardWeight(const Graph& graph, const Node& node,

@@ -34,10 +34,10 @@ struct LinearSpec {
   std::optional<Fp8Factors> fp8 = {};   // if the factors can be bytes
   size_t casts() const { return cast_bytes[0] + cast_bytes[1]; }
   size_t part_bytes() const {
-    return RoundUp(static_cast<size_t>(kColumnSumParts * columns) * sizeof(float));
+    return AlignedBytes(static_cast<size_t>(kColumnSumParts * columns) * sizeof(float));
   }
   size_t fp8_at() const { return casts() + sum_bytes + part_bytes(); }
-  size_t gemm_at() const { return fp8_at() + (fp8 ? RoundUp(fp8->bytes()) : 0); }
+  size_t gemm_at() const { return fp8_at() + (fp8 ? AlignedBytes(fp8->bytes()) : 0); }
   size_t scratch_bytes() const { return gemm_at() + Gemm::ScratchBytes(gemm); }
 };
 
@@ -50,7 +50,7 @@ void SetActivation(const std::string& activation, LinearSpec* spec) {
   if (activation == "silu") spec->function = Function::kSilu;
   if (spec->function == Function::kCopy) return;
   shape.result = Type::kF32;
-  spec->sum_bytes = RoundUp(static_cast<size_t>(shape.m * shape.n) * sizeof(float));
+  spec->sum_bytes = AlignedBytes(static_cast<size_t>(shape.m * shape.n) * sizeof(float));
 }
 
 enum class Which { kForward, kInput, kWeight };
@@ -107,7 +107,7 @@ LinearSpec SpecOf(const Graph& graph, const Node& node, Which which) {
   for (int i = 0; i < 2; ++i) {
     const TensorType& factor = i == 0 ? a : b;
     if (TypeOf(factor.dtype) == shape.factors) continue;
-    spec.cast_bytes[i] = RoundUp(static_cast<size_t>(factor.elements()) * sizeof(float));
+    spec.cast_bytes[i] = AlignedBytes(static_cast<size_t>(factor.elements()) * sizeof(float));
   }
   return spec;
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/round_up.h"
 #include "common/status.h"
 
 namespace lockstep::engine {
@@ -13,7 +14,6 @@ namespace {
 // The state's alignment: places of whole parameters keep their distances, so that neighbours are
 // one copy.
 constexpr size_t kAlign = 64;
-size_t RoundUp(size_t bytes, size_t align) { return (bytes + align - 1) / align * align; }
 
 // A worker is dealt at most so many stretches of the gradient vector.
 constexpr size_t kMostRanges = 3072;

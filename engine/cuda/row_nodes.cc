@@ -8,7 +8,7 @@ namespace lockstep::engine::cuda {
 namespace {
 
 size_t ColumnBytes(int64_t columns) {
-  return RoundUp(static_cast<size_t>(kColumnSumParts * columns) * sizeof(float));
+  return AlignedBytes(static_cast<size_t>(kColumnSumParts * columns) * sizeof(float));
 }
 size_t BiasScratch(const Graph& graph, const Node& node) {
   return ColumnBytes(graph.type(node.inputs[0]).shape[1]);
@@ -52,7 +52,8 @@ absl::StatusOr<CudaKernel> PrepareSoftmax(const Graph& graph, const Node& node,
 enum class Loss { kLoss, kGradient, kBoth, kEvaluation };
 
 size_t LossScratch(const Graph& graph, const Node& node) {
-  return RoundUp(static_cast<size_t>(graph.type(node.inputs[0]).shape[0]) * 4 * sizeof(double));
+  return AlignedBytes(static_cast<size_t>(graph.type(node.inputs[0]).shape[0]) * 4 *
+                      sizeof(double));
 }
 
 template <Loss kLoss>
@@ -105,13 +106,14 @@ absl::StatusOr<CudaKernel> PrepareEmbedding(const Graph& graph, const Node& node
 
 // The sums of pieces come first.
 size_t EmbeddingPartialBytes(int64_t positions, int64_t columns) {
-  return RoundUp(static_cast<size_t>(EmbeddingPartialFloats(positions, columns)) * sizeof(float));
+  return AlignedBytes(static_cast<size_t>(EmbeddingPartialFloats(positions, columns)) *
+                      sizeof(float));
 }
 size_t EmbeddingScratch(const Graph& graph, const Node& node) {
   const int64_t rows = node.outputs[0].shape[0], columns = node.outputs[0].shape[1];
   const int64_t positions = graph.type(node.inputs[0]).elements();
   return EmbeddingPartialBytes(positions, columns) +
-         RoundUp(static_cast<size_t>(2 * rows + 1 + 2 * positions) * sizeof(int32_t));
+         AlignedBytes(static_cast<size_t>(2 * rows + 1 + 2 * positions) * sizeof(int32_t));
 }
 
 absl::StatusOr<CudaKernel> PrepareEmbeddingBackward(const Graph& graph, const Node& node,

@@ -284,7 +284,7 @@ absl::StatusOr<bool> ProductTuning::Fuses(const std::string& node, const CudaKer
 // only where there is less than that over the result, which is of no interest.
 ProductTuning::Places ProductTuning::PlacesOf(const MatmulShape& shape) const {
   const auto bytes = [](int64_t rows, int64_t stride, size_t each) {
-    return RoundUp(static_cast<size_t>(rows * stride) * each);
+    return AlignedBytes(static_cast<size_t>(rows * stride) * each);
   };
   const size_t each = FactorBytes(shape);
   const size_t c = bytes(shape.m, shape.ldc, BytesOf(shape.result));

@@ -62,9 +62,9 @@ class Places {
   explicit Places(void* memory) : next_(static_cast<std::byte*>(memory)) {}
   void* Take(size_t bytes) {
     void* const place = next_;
-    left_ -= RoundUp(bytes);
+    left_ -= AlignedBytes(bytes);
     LS_CHECK_GE(left_, 0);
-    next_ += RoundUp(bytes);
+    next_ += AlignedBytes(bytes);
     return place;
   }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/round_up.h"
 #include "common/status.h"
 #include "engine/exec/executor.h"
 #include "engine/exec/plan.h"
@@ -29,7 +30,7 @@ constexpr int64_t kPrefillRows = 64, kLongPrefillRows = 256;
 constexpr size_t kFewestPrefilled = 8, kFewestWhilePacked = 24;
 
 size_t KeptBytes(const Shape& shape) {
-  return (static_cast<size_t>(Elements(shape)) * sizeof(float) + kAlign - 1) / kAlign * kAlign;
+  return RoundUp(static_cast<size_t>(Elements(shape)) * sizeof(float), kAlign);
 }
 
 // The field that a decoded text is made of.
@@ -123,7 +124,7 @@ void CompiledPlan::SizeArena() {
   kept_offset_ = std::max({train_.memory.arena_bytes, evaluation, decode_.memory.arena_bytes,
                            prefill_.memory.arena_bytes, long_prefill_.memory.arena_bytes,
                            optimizer_scratch_bytes()});
-  kept_offset_ = (kept_offset_ + kAlign - 1) / kAlign * kAlign;
+  kept_offset_ = RoundUp(kept_offset_, kAlign);
   arena_bytes_ = kept_offset_ + kept_bytes_;
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/round_up.h"
 #include "common/status.h"
 #include "engine/exec/back_ends.h"
 #include "engine/exec/kernel_choice.h"
@@ -170,7 +171,7 @@ void CompiledPlan::MakeStateTable() {
                        const Shape& shape) {
     StateEntry entry{name, role, type, shape, state_bytes_, 0};
     entry.bytes = static_cast<size_t>(Elements(shape)) * SizeOf(type);
-    state_bytes_ += (entry.bytes + kStateAlign - 1) / kStateAlign * kStateAlign;
+    state_bytes_ += RoundUp(entry.bytes, kStateAlign);
     entry_of_.emplace(name, state_.size());
     state_.push_back(std::move(entry));
   };
@@ -218,8 +219,7 @@ size_t CompiledPlan::UpdateScratchBytes(const ParameterSpec& parameter) const {
   const size_t own = optimizer_->scratch_bytes(parameter, targets_[OpClass::kProducts]);
   if (!precision_.pure || optimizer_->method(parameter) != Optimizer::Method::kMatrix) return own;
   // The matrix in fp32, behind the optimizer's own.
-  return own + (static_cast<size_t>(Elements(parameter.shape)) * sizeof(float) + kStateAlign - 1) /
-                   kStateAlign * kStateAlign;
+  return own + RoundUp(static_cast<size_t>(Elements(parameter.shape)) * sizeof(float), kStateAlign);
 }
 
 MemoryOptions CompiledPlan::MemoryOptionsFor(bool keep_constants) const {

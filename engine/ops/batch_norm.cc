@@ -99,8 +99,6 @@ void Gradient(GradientContext& context) {
   if (context.node.inputs.size() == 4) context.Set(3, dy);
 }
 
-TensorType F32(const Shape& shape) { return {DType::kF32, shape}; }
-
 std::vector<Shape> Images() {
   return {{3, 1}, {2, 5, 7, 3}, {31, 33}, {9, 11, 7, 16}, {2, 17, 35}};
 }

@@ -144,8 +144,6 @@ std::vector<Sample> Samples() {
   };
 }
 
-TensorType F32(const Shape& shape) { return {DType::kF32, shape}; }
-
 std::vector<OpCase> Cases() {
   std::vector<OpCase> cases;
   for (const Sample& sample : Samples()) {

@@ -33,9 +33,6 @@ double Flops(const std::vector<TensorType>& inputs, const std::vector<TensorType
 double WeightFlops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
   return PooledFlops(inputs[0], outputs[0]);
 }
-double OutputEach(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
-  return static_cast<double>(outputs[0].elements());
-}
 
 absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,
                                               const Attrs& attrs) {
@@ -120,8 +117,6 @@ void Gradient(GradientContext& context) {
     context.Set(0, graph->Add(ops::kConv2dBackwardInput, {spread, context.input(1)}, attrs));
   }
 }
-
-TensorType F32(const Shape& shape) { return {DType::kF32, shape}; }
 
 struct Sample {
   Shape x, weight;

@@ -71,46 +71,38 @@ void PositionsGradient(GradientContext& context) {
                                  {{"length", context.node.attrs.Int("length")}, {"rows", rows}}));
 }
 
-double OneEach(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
-  return static_cast<double>(outputs[0].elements());
-}
 double BackwardFlops(const std::vector<TensorType>& inputs, const std::vector<TensorType>&) {
   return static_cast<double>(inputs[1].elements());
 }
-double PositionsBackwardFlops(const std::vector<TensorType>& inputs,
-                              const std::vector<TensorType>&) {
-  return static_cast<double>(inputs[0].elements());
-}
 
-TensorType F(Shape shape) { return {DType::kF32, std::move(shape)}; }
 TensorType I(Shape shape) { return {DType::kI32, std::move(shape)}; }
 
 std::vector<OpCase> Cases() {
-  return {{{I({1, 1}), F({1, 1})}, {}, 1},
-          {{I({3, 11}), F({7, 33})}, {}, 7},
-          {{I({33}), F({31, 16})}, {}, 31}};
+  return {{{I({1, 1}), F32({1, 1})}, {}, 1},
+          {{I({3, 11}), F32({7, 33})}, {}, 7},
+          {{I({33}), F32({31, 16})}, {}, 31}};
 }
 std::vector<OpCase> BackwardCases() {
-  return {{{I({1, 1}), F({1, 1})}, {{"rows", int64_t{1}}}, 1},
-          {{I({3, 11}), F({33, 33})}, {{"rows", int64_t{7}}}, 7},
-          {{I({65}), F({65, 5}), F({31, 5})}, {{"rows", int64_t{31}}}, 31},
-          {{I({70}), F({70, 24}), F({5, 24})}, {{"rows", int64_t{5}}}, 5},
-          {{I({9}), F({9, 264})}, {{"rows", int64_t{11}}}, 11},
+  return {{{I({1, 1}), F32({1, 1})}, {{"rows", int64_t{1}}}, 1},
+          {{I({3, 11}), F32({33, 33})}, {{"rows", int64_t{7}}}, 7},
+          {{I({65}), F32({65, 5}), F32({31, 5})}, {{"rows", int64_t{31}}}, 31},
+          {{I({70}), F32({70, 24}), F32({5, 24})}, {{"rows", int64_t{5}}}, 5},
+          {{I({9}), F32({9, 264})}, {{"rows", int64_t{11}}}, 11},
           // Tokens that are frequent: GPUs sum their rows in pieces.
-          {{I({700}), F({700, 16}), F({2, 16})}, {{"rows", int64_t{2}}}, 2},
-          {{I({4300}), F({4300, 3})}, {{"rows", int64_t{2}}}, 2}};
+          {{I({700}), F32({700, 16}), F32({2, 16})}, {{"rows", int64_t{2}}}, 2},
+          {{I({4300}), F32({4300, 3})}, {{"rows", int64_t{2}}}, 2}};
 }
 std::vector<OpCase> PositionCases() {
-  return {{{F({1, 1}), F({1, 1})}, {{"length", int64_t{1}}}},
-          {{F({33, 31}), F({11, 31})}, {{"length", int64_t{11}}}},
-          {{F({6, 33}), F({31, 33})}, {{"length", int64_t{3}}}},
-          {{F({6, 40}), F({31, 40})}, {{"length", int64_t{3}}}}};
+  return {{{F32({1, 1}), F32({1, 1})}, {{"length", int64_t{1}}}},
+          {{F32({33, 31}), F32({11, 31})}, {{"length", int64_t{11}}}},
+          {{F32({6, 33}), F32({31, 33})}, {{"length", int64_t{3}}}},
+          {{F32({6, 40}), F32({31, 40})}, {{"length", int64_t{3}}}}};
 }
 std::vector<OpCase> PositionBackwardCases() {
-  return {{{F({1, 1})}, {{"length", int64_t{1}}, {"rows", int64_t{1}}}},
-          {{F({33, 31})}, {{"length", int64_t{11}}, {"rows", int64_t{11}}}},
-          {{F({6, 33})}, {{"length", int64_t{3}}, {"rows", int64_t{31}}}},
-          {{F({33, 16})}, {{"length", int64_t{3}}, {"rows", int64_t{5}}}}};
+  return {{{F32({1, 1})}, {{"length", int64_t{1}}, {"rows", int64_t{1}}}},
+          {{F32({33, 31})}, {{"length", int64_t{11}}, {"rows", int64_t{11}}}},
+          {{F32({6, 33})}, {{"length", int64_t{3}}, {"rows", int64_t{31}}}},
+          {{F32({33, 16})}, {{"length", int64_t{3}}, {"rows", int64_t{5}}}}};
 }
 
 }  // namespace
@@ -150,7 +142,7 @@ const OpDef kAddPositions = {
     .in_place = {{0, 0}},
     .infer = InferPositions,
     .gradient = PositionsGradient,
-    .flops = OneEach,
+    .flops = OutputEach,
     .cases = PositionCases,
 };
 
@@ -162,7 +154,7 @@ const OpDef kAddPositionsBackward = {
     .accumulates = true,
     .infer = InferPositionsBackward,
     .no_gradient = kFirstOrder,
-    .flops = PositionsBackwardFlops,
+    .flops = InputEach,
     .cases = PositionBackwardCases,
 };
 

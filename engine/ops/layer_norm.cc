@@ -67,30 +67,28 @@ double Flops(const std::vector<TensorType>& inputs, const std::vector<TensorType
   return 8.0 * static_cast<double>(inputs[0].elements());
 }
 
-TensorType F(Shape shape) { return {DType::kF32, std::move(shape)}; }
-
 std::vector<std::pair<int64_t, int64_t>> Sizes() {
   return {{1, 1}, {3, 7}, {31, 33}, {33, 31}, {5, 200}, {2, 1096}};
 }
 std::vector<OpCase> Cases() {
   std::vector<OpCase> cases;
   for (const auto& [m, n] : Sizes()) {
-    cases.push_back({{F({m, n}), F({n}), F({n})}, {{"eps", m == 3 ? 0.1 : 1e-5}}});
+    cases.push_back({{F32({m, n}), F32({n}), F32({n})}, {{"eps", m == 3 ? 0.1 : 1e-5}}});
   }
   return cases;
 }
 std::vector<OpCase> InputCases() {
   std::vector<OpCase> cases;
   for (const auto& [m, n] : Sizes()) {
-    cases.push_back({{F({m, n}), F({m, n}), F({n}), F({m}), F({m})}, {}});
+    cases.push_back({{F32({m, n}), F32({m, n}), F32({n}), F32({m}), F32({m})}, {}});
   }
-  cases[2].inputs.push_back(F({31, 33}));
+  cases[2].inputs.push_back(F32({31, 33}));
   return cases;
 }
 std::vector<OpCase> WeightCases() {
   std::vector<OpCase> cases;
   for (const auto& [m, n] : Sizes()) {
-    cases.push_back({{F({m, n}), F({m, n}), F({m}), F({m})}, {}});
+    cases.push_back({{F32({m, n}), F32({m, n}), F32({m}), F32({m})}, {}});
   }
   return cases;
 }

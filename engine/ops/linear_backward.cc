@@ -17,10 +17,6 @@ double WeightFlops(const std::vector<TensorType>& inputs, const std::vector<Tens
   return 2.0 * static_cast<double>(outputs[0].elements()) * static_cast<double>(inputs[0].shape[0]);
 }
 
-double BiasFlops(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
-  return static_cast<double>(inputs[0].elements());
-}
-
 absl::StatusOr<std::vector<TensorType>> InferInput(const std::vector<TensorType>& inputs,
                                                    const Attrs& attrs) {
   LS_RETURN_IF_ERROR(CheckMatrix("dy", inputs[0]));
@@ -162,7 +158,7 @@ const OpDef kBiasBackward = {
     .accumulates = true,
     .infer = InferBias,
     .no_gradient = kFirstOrder,
-    .flops = BiasFlops,
+    .flops = InputEach,
     .cases = BiasCases,
 };
 

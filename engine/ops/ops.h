@@ -4,6 +4,10 @@
 #ifndef LOCKSTEP_ENGINE_OPS_OPS_H_
 #define LOCKSTEP_ENGINE_OPS_OPS_H_
 
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
 #include "common/float8.h"
 #include "engine/graph/op.h"
 
@@ -14,6 +18,15 @@ namespace lockstep::engine::ops {
 #define LOCKSTEP_CPU_OP(Name) extern const OpDef k##Name;
 #define LOCKSTEP_PLAIN_OP(Name) extern const OpDef k##Name;
 #include "engine/ops/op_list.inc"
+
+// Returns the type of the operands, for an op whose operands are all alike. Errors:
+// InvalidArgument.
+absl::StatusOr<std::vector<TensorType>> InferSame(const std::vector<TensorType>& inputs,
+                                                  const Attrs& attrs);
+// One operation for each element of the first input, or of the first output.
+double InputEach(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs);
+double OutputEach(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs);
+inline TensorType F32(Shape shape) { return {DType::kF32, std::move(shape)}; }
 
 // What the third operand of linear_backward_input is (attribute third; default: a mask).
 enum class Third {

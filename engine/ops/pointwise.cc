@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// add, scale and deposit: the small arithmetic of passes.
+// add, scale and deposit: the small arithmetic of passes; and what ops of single elements share.
 #include "engine/ops/ops.h"
 
 namespace lockstep::engine::ops {
-namespace {
-
-double OneEach(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
-  return static_cast<double>(outputs[0].elements());
-}
 
 absl::StatusOr<std::vector<TensorType>> InferSame(const std::vector<TensorType>& inputs,
                                                   const Attrs& attrs) {
   for (const TensorType& input : inputs) {
     if (input.dtype != DType::kF32 || input != inputs[0]) {
-      return ShapeError("an operand", input, ToString(TensorType{DType::kF32, inputs[0].shape}));
+      return ShapeError("an operand", input, ToString(F32(inputs[0].shape)));
     }
   }
   return std::vector<TensorType>{inputs[0]};
 }
+
+double InputEach(const std::vector<TensorType>& inputs, const std::vector<TensorType>&) {
+  return static_cast<double>(inputs[0].elements());
+}
+double OutputEach(const std::vector<TensorType>&, const std::vector<TensorType>& outputs) {
+  return static_cast<double>(outputs[0].elements());
+}
+
+namespace {
 
 void AddGradient(GradientContext& context) {
   for (int i = 0; i < 2; ++i) {
@@ -53,7 +57,7 @@ const OpDef kAdd = {
     .in_place = {{0, 0}, {1, 0}},
     .infer = InferSame,
     .gradient = AddGradient,
-    .flops = OneEach,
+    .flops = OutputEach,
     .cases = AddCases,
 };
 
@@ -66,7 +70,7 @@ const OpDef kScale = {
     .in_place = {{0, 0}},
     .infer = InferSame,
     .gradient = ScaleGradient,
-    .flops = OneEach,
+    .flops = OutputEach,
     .cases = ScaleCases,
 };
 

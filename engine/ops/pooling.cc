@@ -31,13 +31,6 @@ absl::StatusOr<TensorType> PooledOf(const TensorType& x, const Attrs& attrs) {
   return TensorType{DType::kF32, {x.shape[0], rows, columns, x.shape[3]}};
 }
 
-double InputEach(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
-  return static_cast<double>(inputs[0].elements());
-}
-double OutputEach(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
-  return static_cast<double>(outputs[0].elements());
-}
-
 absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,
                                               const Attrs& attrs) {
   LS_ASSIGN_OR_RETURN(TensorType y, PooledOf(inputs[0], attrs));
@@ -99,8 +92,6 @@ void GlobalGradient(GradientContext& context) {
   context.Set(0, context.graph->Add(ops::kGlobalAveragePoolBackward, {context.dy()},
                                     {{"extents", Shape{x[1], x[2]}}}));
 }
-
-TensorType F32(const Shape& shape) { return {DType::kF32, shape}; }
 
 std::vector<OpCase> Cases() {
   const auto make = [](const Shape& x, Shape kernel, Shape stride, Shape padding) {

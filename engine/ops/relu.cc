@@ -4,20 +4,6 @@
 namespace lockstep::engine::ops {
 namespace {
 
-double OneEach(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs) {
-  return static_cast<double>(outputs[0].elements());
-}
-
-absl::StatusOr<std::vector<TensorType>> Infer(const std::vector<TensorType>& inputs,
-                                              const Attrs& attrs) {
-  for (const TensorType& input : inputs) {
-    if (input.dtype != DType::kF32 || input != inputs[0]) {
-      return ShapeError("an operand", input, ToString(TensorType{DType::kF32, inputs[0].shape}));
-    }
-  }
-  return std::vector<TensorType>{inputs[0]};
-}
-
 // By the output: the input need not be kept.
 void Gradient(GradientContext& context) {
   context.Set(0, context.graph->Add(ops::kReluBackward, {context.dy(), context.output()}));
@@ -42,9 +28,9 @@ const OpDef kRelu = {
     .max_inputs = 1,
     .half = {.follows = 0b1, .activations = 0b1, .elementwise = true},
     .in_place = {{0, 0}},
-    .infer = Infer,
+    .infer = InferSame,
     .gradient = Gradient,
-    .flops = OneEach,
+    .flops = OutputEach,
     .cases = Cases,
 };
 
@@ -55,9 +41,9 @@ const OpDef kReluBackward = {
     .max_inputs = 2,
     .half = {.follows = 0b1, .activations = 0b1, .elementwise = true},
     .in_place = {{0, 0}, {1, 0}},
-    .infer = Infer,
+    .infer = InferSame,
     .no_gradient = kFirstOrder,
-    .flops = OneEach,
+    .flops = OutputEach,
     .cases = BackwardCases,
 };
 

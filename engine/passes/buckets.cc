@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 #include "common/check.h"
+#include "common/round_up.h"
 #include "engine/graph/op.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/rewriter.h"
@@ -15,8 +16,6 @@ namespace lockstep::engine {
 namespace {
 
 constexpr int64_t kAlign = 16;  // elements: one cache line
-
-int64_t RoundUp(int64_t value) { return (value + kAlign - 1) / kAlign * kAlign; }
 
 // Copies the graph with a deposit after each output that cannot be born in the vector.
 Graph AddDeposits(const Graph& graph) {
@@ -88,7 +87,7 @@ PlacedGraph PlaceGradients(const Graph& graph, int64_t bucket_elements) {
     const int64_t elements = result.graph.type(value).elements();
     layout.slots.push_back({parameter, at, elements, value.node});
     place(value, at);
-    at += RoundUp(elements);
+    at += RoundUp(elements, kAlign);
     if (at - bucket.begin >= bucket_elements && i + 1 < gradients.size()) close(value.node);
   }
   ShareBases(result.graph, &layout);
@@ -99,7 +98,7 @@ PlacedGraph PlaceGradients(const Graph& graph, int64_t bucket_elements) {
     layout.statistics.push_back(
         {std::string(absl::StripPrefix(name, kStatisticPrefix)), at, elements, value.node});
     place(value, at);
-    at += RoundUp(elements);
+    at += RoundUp(elements, kAlign);
   }
   layout.loss = at;
   layout.target_count = at + 1;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/round_up.h"
 #include "engine/graph/op.h"
 #include "engine/ops/ops.h"
 
@@ -16,8 +17,6 @@ namespace lockstep::engine {
 namespace {
 
 constexpr size_t kAlign = 64;
-
-size_t RoundUp(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 // Stretches of the arena; those that overlap or touch are one.
 class Stretches {
@@ -68,7 +67,7 @@ class TakenPlaces {
         offset = behind;
       }
     }
-    if (bytes > 0) Add(1, 0, leaves_, first, last, offset, RoundUp(offset + bytes));
+    if (bytes > 0) Add(1, 0, leaves_, first, last, offset, RoundUp(offset + bytes, kAlign));
     return offset;
   }
 
@@ -281,7 +280,8 @@ class Planner {
       ArenaBuffer& buffer = buffers[index];
       buffer.offset = options_.reuse ? taken.Take(buffer.bytes, buffer.first, buffer.last)
                                      : taken.Take(buffer.bytes, 0, end);
-      plan_.arena_bytes = std::max(plan_.arena_bytes, RoundUp(buffer.offset + buffer.bytes));
+      plan_.arena_bytes =
+          std::max(plan_.arena_bytes, RoundUp(buffer.offset + buffer.bytes, kAlign));
     }
   }
 

@@ -2,7 +2,6 @@
 #include "launcher/agent/gpu_trial.h"
 
 #include <signal.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -17,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/cond_var.h"
 #include "common/fd.h"
+#include "common/memory_file.h"
 #include "proto/offline.pb.h"
 
 namespace lockstep::launcher {
@@ -40,12 +40,10 @@ struct End {
   }
 };
 
-UniqueFd RequestFile() {
+absl::StatusOr<UniqueFd> RequestFile() {
   OfflineRequest request;
   request.mutable_doctor();
-  UniqueFd fd(::memfd_create("lockstep-trial", MFD_CLOEXEC));
-  if (fd.valid() && !request.SerializeToFileDescriptor(fd.get())) fd.reset();
-  return fd;
+  return MemoryFile("lockstep-trial", request.SerializeAsString());
 }
 
 std::string ReadAll(int fd) {
@@ -83,14 +81,14 @@ std::string ReadTrial(const std::string& answer, int code, int signal) {
 }
 
 std::string TryGpus(Spawner* spawner, const std::string& worker_program, absl::Duration limit) {
-  const UniqueFd request_file = RequestFile();
-  const UniqueFd answer(::memfd_create("lockstep-answer", MFD_CLOEXEC));
-  if (!request_file.valid() || !answer.valid()) return "no memory to try its GPUs with";
+  const absl::StatusOr<UniqueFd> request_file = RequestFile();
+  const absl::StatusOr<UniqueFd> answer = MemoryFile("lockstep-answer", "");
+  if (!request_file.ok() || !answer.ok()) return "no memory to try its GPUs with";
   Spawner::Request request;
   request.argv = {worker_program, "--offline-fd=3"};
-  request.stdout_fd = answer.get();
-  request.stderr_fd = answer.get();
-  request.fds = {request_file.get()};
+  request.stdout_fd = answer->get();
+  request.stderr_fd = answer->get();
+  request.fds = {request_file->get()};
   const auto end = std::make_shared<End>();
   Spawner::Callbacks callbacks;
   callbacks.on_failed = [end](const Spawner::Failure& failure) {
@@ -111,7 +109,7 @@ std::string TryGpus(Spawner* spawner, const std::string& worker_program, absl::D
   }
   absl::MutexLock lock(&end->mu);
   if (!end->exit) return absl::StrCat("its GPUs cannot be tried: ", end->failure);
-  return ReadTrial(ReadAll(answer.get()), end->exit->code, end->exit->signal);
+  return ReadTrial(ReadAll(answer->get()), end->exit->code, end->exit->signal);
 }
 
 }  // namespace lockstep::launcher

@@ -2,7 +2,6 @@
 #include "launcher/agent/worker_process.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/memory_file.h"
 #include "common/status.h"
 #include "coordinator/client/token.h"
 #include "launcher/agent/reconcile.h"
@@ -43,15 +43,6 @@ absl::Status MakePipe(UniqueFd* read_end, UniqueFd* write_end) {
   ::fcntl(fds[0], F_SETFL, O_NONBLOCK);
   ::fcntl(fds[1], F_SETPIPE_SZ, kPipeBytes);  // the default size does as well
   return absl::OkStatus();
-}
-
-absl::StatusOr<UniqueFd> BootstrapFile(const WorkerBootstrap& bootstrap) {
-  UniqueFd fd(::memfd_create("lockstep-bootstrap", MFD_CLOEXEC));
-  if (!fd.valid()) return ErrnoStatus(errno, "memfd_create for a worker's bootstrap");
-  if (!bootstrap.SerializeToFileDescriptor(fd.get()) || ::lseek(fd.get(), 0, SEEK_SET) != 0) {
-    return absl::ResourceExhaustedError("cannot write a worker's bootstrap");
-  }
-  return fd;
 }
 
 // Runs it as the account, with what a login would set.
@@ -203,7 +194,8 @@ absl::Status WorkerProcess::Start(std::shared_ptr<LifePage> page, std::shared_pt
   page_ = std::move(page);
   log_ = std::move(log);
   const UniqueFd log_too(::fcntl(log_->fd(), F_DUPFD_CLOEXEC, 0));
-  LS_ASSIGN_OR_RETURN(UniqueFd bootstrap_file, BootstrapFile(Bootstrap()));
+  LS_ASSIGN_OR_RETURN(UniqueFd bootstrap_file,
+                      MemoryFile("lockstep-bootstrap", Bootstrap().SerializeAsString()));
   UniqueFd write_ends[2];
   for (int i = 0; i < 2; ++i) LS_RETURN_IF_ERROR(MakePipe(&streams_[i].fd, &write_ends[i]));
 

@@ -2,10 +2,9 @@
 #include "launcher/follow/follow.h"
 
 #include "common/status.h"
+#include "job/meaning/job_state.h"
 
 namespace lockstep::launcher {
-
-bool IsFinal(JobState state) { return state == SUCCEEDED || state == FAILED || state == CANCELLED; }
 
 absl::StatusOr<JobStatus> FollowToEnd(coordinator::Client* client, const std::string& job_id,
                                       Renderer* renderer, absl::Duration give_up_after) {
@@ -22,7 +21,7 @@ absl::StatusOr<JobStatus> FollowToEnd(coordinator::Client* client, const std::st
         return true;
       },
       give_up_after);
-  if (IsFinal(last.state())) return last;
+  if (job::IsFinal(last.state())) return last;
   LS_RETURN_IF_ERROR(followed);
   return absl::CancelledError("stopped following");
 }

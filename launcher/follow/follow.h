@@ -14,8 +14,6 @@
 
 namespace lockstep::launcher {
 
-bool IsFinal(JobState state);
-
 // Blocks until the job is in a final state; returns that. Errors: NotFound; Unavailable when the
 // coordinator is unreachable for `give_up_after`; Cancelled after client->StopFollowing().
 absl::StatusOr<JobStatus> FollowToEnd(coordinator::Client* client, const std::string& job_id,

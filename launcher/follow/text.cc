@@ -51,10 +51,4 @@ std::string PerplexityText(double perplexity) {
   return perplexity > 0 ? absl::StrFormat(", perplexity %.4g", perplexity) : "";
 }
 
-std::string SignalName(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  if (name == nullptr) return absl::StrCat("signal ", signal);
-  return absl::StrCat("SIG", name);
-}
-
 }  // namespace lockstep::launcher

@@ -22,8 +22,6 @@ std::string ShortBytes(int64_t bytes);
 std::string ShortAge(absl::Duration age);
 // ", perplexity 12.3", to follow a loss; empty when it is 0.
 std::string PerplexityText(double perplexity);
-// "SIGKILL"; "signal 77" for one without a name.
-std::string SignalName(int signal);
 
 }  // namespace lockstep::launcher
 

@@ -24,6 +24,7 @@
 #include "common/clock.h"
 #include "common/cond_var.h"
 #include "common/fd.h"
+#include "common/signal_name.h"
 #include "common/status.h"
 #include "coordinator/client/private_file.h"
 #include "launcher/agent/host.h"

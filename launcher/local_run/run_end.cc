@@ -68,27 +68,15 @@ std::string ResultText(const JobStatus& status, const RunRecord& record) {
 
 BroughtModel BringModel(coordinator::FilesClient* files, const JobStatus& ended,
                         const std::string& run_dir, const std::function<bool()>& go_on) {
-  const JobResult& result = ended.result();
-  if (ended.state() != SUCCEEDED || result.model_path().empty()) return {};
-  // What lies where the job says is not missed because it was not compared.
-  if (LookForModel(result.model_path(), result.model_sha256(), go_on) != ModelFound::kNotHere) {
-    return {};
+  const absl::StatusOr<std::string> folder = FetchModel(files, ended, run_dir, go_on);
+  if (!folder.ok()) {
+    return {
+        absl::StrCat("warning: the model stays on the host of rank 0: ", folder.status().message(),
+                     "; copy it from ", ended.result().model_path(), " there"),
+        absl::IsCancelled(folder.status())};
   }
-  FetchWish wish{.job = ended.job_id(), .model = true};
-  wish.run_folder = run_dir;
-  wish.model_sha256 = result.model_sha256();
-  wish.another_model = result.model_path();
-  wish.go_on = go_on;
-  const absl::StatusOr<FetchedFiles> fetched =
-      go_on() ? FetchFiles(files, wish) : absl::CancelledError("interrupted");
-  if (fetched.ok() && fetched->missing.empty()) {
-    return {absl::StrCat("the model is in ", fetched->folder, "/model on this host")};
-  }
-  const std::string why =
-      fetched.ok() ? fetched->missing.front() : std::string(fetched.status().message());
-  return {absl::StrCat("warning: the model stays on the host of rank 0: ", why, "; copy it from ",
-                       result.model_path(), " there"),
-          absl::IsCancelled(fetched.status())};
+  if (folder->empty()) return {};
+  return {absl::StrCat("the model is in ", *folder, "/model on this host")};
 }
 
 bool HungDisk::Wait(const std::string& what, bool waits) {

@@ -40,9 +40,8 @@ struct BroughtModel {
   std::string said = {};     // of where it is; "": where the job says
   bool interrupted = false;  // it may be elsewhere alone
 };
-// Brings the model of a job that has `ended` into its run's folder on this host, in the place of
-// another run's, unless it is there. `go_on` as in LookForModel; once it is false, the owner of
-// `files` stops them. Blocks until the model is here, or cannot be had.
+// FetchModel, with what is said of it; once `go_on` is false, the owner of `files` stops them.
+// Blocks until the model is here, or cannot be had.
 BroughtModel BringModel(coordinator::FilesClient* files, const JobStatus& ended,
                         const std::string& run_dir, const std::function<bool()>& go_on);
 

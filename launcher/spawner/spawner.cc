@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/spawner/spawner.h"
 
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -14,6 +13,7 @@
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/fd_passing.h"
+#include "common/memory_file.h"
 #include "common/status.h"
 #include "launcher/spawner/spawner_process.h"
 
@@ -21,15 +21,6 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr size_t kInlineBytes = 60 << 10;  // longer commands travel in a memfd
-
-absl::StatusOr<UniqueFd> MemoryFile(const std::string& text) {
-  UniqueFd fd(::memfd_create("lockstep-command", MFD_CLOEXEC));
-  if (!fd.valid()) return ErrnoStatus(errno, "memfd_create");
-  if (::pwrite(fd.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
-    return ErrnoStatus(errno, "writing to a memfd");
-  }
-  return fd;
-}
 
 }  // namespace
 
@@ -136,7 +127,7 @@ absl::Status Spawner::Send(const SpawnerCommand& command, const std::vector<int>
   const std::string text = EncodeCommand(command);
   absl::MutexLock lock(&send_mu_);
   if (text.size() <= kInlineBytes) return Annotate(SendFds(socket_.get(), text, fds), "spawner");
-  LS_ASSIGN_OR_RETURN(UniqueFd body, MemoryFile(text));
+  LS_ASSIGN_OR_RETURN(UniqueFd body, MemoryFile("lockstep-command", text));
   std::vector<int> with_body = fds;
   with_body.push_back(body.get());
   return Annotate(SendFds(socket_.get(), "", with_body), "spawner");

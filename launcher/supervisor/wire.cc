@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/supervisor/wire.h"
 
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "common/fd_passing.h"
+#include "common/memory_file.h"
 #include "common/status.h"
 
 namespace lockstep::launcher {
@@ -20,12 +20,7 @@ constexpr size_t kInlineBytes = 60 << 10;
 }  // namespace
 
 absl::StatusOr<UniqueFd> MemoryFileOf(const google::protobuf::MessageLite& message) {
-  UniqueFd fd(::memfd_create("lockstep-message", MFD_CLOEXEC));
-  if (!fd.valid()) return ErrnoStatus(errno, "memfd_create");
-  if (!message.SerializeToFileDescriptor(fd.get())) {
-    return absl::ResourceExhaustedError("cannot write to a memfd");
-  }
-  return fd;
+  return MemoryFile("lockstep-message", message.SerializeAsString());
 }
 
 absl::Status ReadMemoryFile(int fd, google::protobuf::MessageLite* message) {

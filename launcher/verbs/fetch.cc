@@ -185,6 +185,25 @@ ModelFound LookForModel(const std::string& file, const std::string& sha256,
   return in.eof() && hash.FinishHex() == sha256 ? ModelFound::kHere : ModelFound::kNotHere;
 }
 
+absl::StatusOr<std::string> FetchModel(coordinator::FilesClient* client, const JobStatus& ended,
+                                       const std::string& run_folder,
+                                       const std::function<bool()>& go_on) {
+  const JobResult& result = ended.result();
+  if (ended.state() != SUCCEEDED || result.model_path().empty()) return "";
+  if (LookForModel(result.model_path(), result.model_sha256(), go_on) != ModelFound::kNotHere) {
+    return "";
+  }
+  FetchWish wish{.job = ended.job_id(), .model = true};
+  wish.run_folder = run_folder;
+  wish.model_sha256 = result.model_sha256();
+  wish.another_model = result.model_path();
+  wish.go_on = go_on;
+  if (!go_on()) return absl::CancelledError("interrupted");
+  LS_ASSIGN_OR_RETURN(const FetchedFiles fetched, FetchFiles(client, wish));
+  if (!fetched.missing.empty()) return absl::NotFoundError(fetched.missing.front());
+  return fetched.folder;
+}
+
 std::string FetchCommand(const JobStatus& status, const std::string& flags) {
   std::error_code error;
   if (status.run_dir().empty() || fs::exists(status.run_dir(), error)) return "";

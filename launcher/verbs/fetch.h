@@ -60,6 +60,15 @@ ModelFound LookForModel(const std::string& file, const std::string& sha256,
 // with why); Cancelled by the client's Stop, or by `go_on`; those of writing.
 absl::StatusOr<FetchedFiles> FetchFiles(coordinator::FilesClient* client, const FetchWish& wish);
 
+// Brings the model of a job that has `ended` well into its run's folder on this host, in the place
+// of another run's, unless it lies where the job's result says: one there that was not compared is
+// not missed. `run_folder` and `go_on` as in FetchWish. Returns the run's folder; empty: nothing
+// was to be brought. Blocks. Errors: as FetchFiles; NotFound, too, when files of a host are
+// missing.
+absl::StatusOr<std::string> FetchModel(coordinator::FilesClient* client, const JobStatus& ended,
+                                       const std::string& run_folder,
+                                       const std::function<bool()>& go_on);
+
 // Returns the command that brings the files of a submitted job's run here, "launcher fetch JOB";
 // `flags`: those that name the coordinator, with a blank before each. Empty: the run's folder is
 // below this process's already, or the job's user is another one, who alone knows it. Where it is

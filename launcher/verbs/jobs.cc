@@ -24,6 +24,7 @@
 #include "coordinator/client/diagnosis.h"
 #include "coordinator/client/files.h"
 #include "coordinator/client/packages.h"
+#include "job/meaning/job_state.h"
 #include "launcher/cli/exit_codes.h"
 #include "launcher/follow/follow.h"
 #include "launcher/follow/renderer.h"
@@ -43,35 +44,24 @@ namespace {
 
 absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
 
-// Brings the model of a job that ended well, when it is not on this host; returns `code`, or
-// kExitInterrupted when a signal, which sets `stopped` and stops the client, came before the end.
-// That it cannot be had changes nothing about the job.
+// FetchModel for a job that is submitted: that the model cannot be had changes nothing about the
+// job. Returns `code`, or kExitInterrupted when a signal, which sets `stopped` and stops the
+// client, came before the end.
 int BringModel(const SubmitArgs& args, coordinator::FilesClient* client,
                const std::atomic<bool>& stopped, const JobStatus& ended, int code) {
-  const JobResult& result = ended.result();
-  if (ended.state() != SUCCEEDED || result.model_path().empty()) return code;
-  FetchWish wish{.job = ended.job_id(), .model = true};
-  wish.model_sha256 = result.model_sha256();
-  wish.another_model = result.model_path();
-  wish.go_on = [&stopped] { return !stopped; };
-  // What lies where the job says is not missed because it was not compared.
-  if (LookForModel(result.model_path(), result.model_sha256(), wish.go_on) !=
-      ModelFound::kNotHere) {
-    return code;
-  }
-  const absl::StatusOr<FetchedFiles> fetched = stopped ? Interrupted() : FetchFiles(client, wish);
-  if (fetched.ok() && fetched->missing.empty()) {
-    if (!args.common.quiet) {
-      std::cerr << "the model is in " << fetched->folder << "/model on this host" << std::endl;
+  const absl::StatusOr<std::string> folder =
+      FetchModel(client, ended, /*run_folder=*/"", [&stopped] { return !stopped; });
+  if (folder.ok()) {
+    if (!folder->empty() && !args.common.quiet) {
+      std::cerr << "the model is in " << *folder << "/model on this host" << std::endl;
     }
     return code;
   }
-  const std::string why =
-      fetched.ok() ? fetched->missing.front() : std::string(fetched.status().message());
-  std::cerr << "the model is not on this host: " << PrintableLines(why)
+  std::cerr << "the model is not on this host: "
+            << PrintableLines(std::string(folder.status().message()))
             << "; fetch it: launcher fetch" << args.coordinator.flags << " " << ended.job_id()
             << std::endl;
-  return absl::IsCancelled(fetched.status()) ? kExitInterrupted : code;
+  return absl::IsCancelled(folder.status()) ? kExitInterrupted : code;
 }
 
 // Why a job that goes on is followed no more.
@@ -302,7 +292,7 @@ int AwaitAll(coordinator::Client* client, const std::vector<SubmitJobResponse>& 
         },
         kReconnectFor);
     if (stopped) return kExitInterrupted;
-    if (!IsFinal(last.state())) return Complain(WithoutFollower(followed));
+    if (!job::IsFinal(last.state())) return Complain(WithoutFollower(followed));
     std::cerr << Printable(absl::StrCat("job ", job.job_id(), ": ", JobState_Name(last.state()),
                                         ": ", last.reason()))
               << std::endl;

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
 #include "common/limits.h"
+#include "common/memory_file.h"
 #include "common/printable.h"
 #include "common/status.h"
 #include "job/job_file.h"
@@ -35,26 +35,13 @@
 namespace lockstep::launcher {
 namespace {
 
-// The request as an open file that the child inherits.
-absl::StatusOr<UniqueFd> RequestFile(const OfflineRequest& request) {
-  UniqueFd fd(::memfd_create("lockstep-request", 0));
-  if (!fd.valid()) return ErrnoStatus(errno, "cannot make the request's memory");
-  const std::string bytes = request.SerializeAsString();
-  size_t written = 0;
-  while (written < bytes.size()) {
-    const ssize_t n = ::write(fd.get(), bytes.data() + written, bytes.size() - written);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, "cannot write the request");
-    written += static_cast<size_t>(n);
-  }
-  return fd;
-}
-
 // Runs the worker on `request`, in `folder` when it is not empty; it has our stdout and stderr.
 absl::StatusOr<int> Ask(const OfflineRequest& request, const std::string& folder) {
   LS_RETURN_IF_ERROR(CheckProgramLimits(ProgramLimits()));
   LS_ASSIGN_OR_RETURN(const std::string program, FindProgram("worker", "LOCKSTEP_WORKER"));
-  LS_ASSIGN_OR_RETURN(const UniqueFd file, RequestFile(request));
+  LS_ASSIGN_OR_RETURN(const UniqueFd file,
+                      MemoryFile("lockstep-request", request.SerializeAsString()));
+  ::fcntl(file.get(), F_SETFD, 0);  // the child inherits it
   if (!folder.empty() && ::chdir(folder.c_str()) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot enter the job's workdir ", folder));
   }

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "common/philox.h"
 #include "engine/exec/plan.h"
+#include "tests/golden/golden.h"
 
 namespace lockstep::engine {
 namespace {
@@ -19,16 +19,7 @@ namespace {
 constexpr int kSteps = 10;
 constexpr int64_t kBatch = 8;
 
-float Uniform(uint64_t site, uint64_t i) {
-  return static_cast<float>(MixBits((site << 32) + i) & 0xFFFFFF) * 0x1.0p-24f;
-}
 float Signed(uint64_t site, uint64_t i) { return Uniform(site, i) * 2 - 1; }
-
-struct Free {
-  void operator()(void* pointer) const { std::free(pointer); }
-};
-using Memory64 = std::unique_ptr<void, Free>;
-Memory64 Allocate(size_t bytes) { return Memory64(std::aligned_alloc(64, (bytes + 63) / 64 * 64)); }
 
 // The values of a golden file, taken one after the other.
 class Golden {

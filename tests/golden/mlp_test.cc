@@ -4,24 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "common/philox.h"
-#include "engine/engine.h"
+#include "tests/golden/golden.h"
 
 namespace lockstep::engine {
 namespace {
 
 constexpr int kSteps = 100;
 constexpr int64_t kBatch = 64, kWidth = 784;
-
-float Uniform(uint64_t site, uint64_t i) {
-  return static_cast<float>(MixBits((site << 32) + i) & 0xFFFFFF) * 0x1.0p-24f;
-}
 
 std::vector<double> ReadLosses() {
   std::ifstream file(LOCKSTEP_GOLDEN "/mlp_losses.txt");
@@ -32,12 +25,6 @@ std::vector<double> ReadLosses() {
   }
   return losses;
 }
-
-struct Free {
-  void operator()(void* pointer) const { std::free(pointer); }
-};
-using Memory64 = std::unique_ptr<void, Free>;
-Memory64 Allocate(size_t bytes) { return Memory64(std::aligned_alloc(64, (bytes + 63) / 64 * 64)); }
 
 void SetWeights(const Plan& plan, char* state) {
   uint64_t site = 1;  // 0.weight, 0.bias, 2.weight, 2.bias

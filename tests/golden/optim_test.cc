@@ -12,6 +12,7 @@
 
 #include "engine/exec/plan.h"
 #include "engine/ops/counts.h"
+#include "tests/golden/golden.h"
 #include "tests/unit/engine/mlp_job.h"
 
 namespace lockstep::engine {
@@ -35,10 +36,6 @@ std::map<std::string, Rows> ReadCases(const std::string& file) {
     cases[name].push_back(row);
   }
   return cases;
-}
-
-float Uniform(uint64_t site, uint64_t i) {
-  return static_cast<float>(MixBits((site << 32) + i) & 0xFFFFFF) * 0x1.0p-24f;
 }
 
 constexpr int kUpdates = 12;

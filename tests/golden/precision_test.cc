@@ -5,17 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "common/philox.h"
-#include "engine/engine.h"
 #include "engine/exec/plan.h"
+#include "tests/golden/golden.h"
 
 namespace lockstep::engine {
 namespace {
@@ -24,44 +20,6 @@ constexpr int kSteps = 10;
 constexpr int64_t kBatch = 3, kLength = 11, kTokens = 61, kPadded = 64;
 constexpr int64_t kPlaces = kBatch * kLength;
 constexpr double kFp16Scale = 1024;
-
-using Golden = std::map<std::string, std::vector<double>>;
-
-Golden Read() {
-  std::ifstream file(LOCKSTEP_GOLDEN "/precision.txt");
-  Golden golden;
-  std::string key;
-  size_t count = 0;
-  while (file >> key >> count) {
-    golden[key].resize(count);
-    for (double& value : golden[key]) file >> value;
-  }
-  return golden;
-}
-
-float Uniform(uint64_t site, uint64_t i) {
-  return static_cast<float>(MixBits((site << 32) + i) & 0xFFFFFF) * 0x1.0p-24f;
-}
-
-struct Free {
-  void operator()(void* pointer) const { std::free(pointer); }
-};
-using Memory64 = std::unique_ptr<void, Free>;
-Memory64 Allocate(size_t bytes) { return Memory64(std::aligned_alloc(64, (bytes + 63) / 64 * 64)); }
-
-void SetWeights(const Plan& plan, char* state) {
-  uint64_t site = 1;
-  for (const StateEntry& entry : plan.state()) {
-    if (entry.role != StateEntry::Role::kParameter) continue;
-    const bool norm =
-        entry.name.ends_with(".weight") && entry.name.find("ln_") != std::string::npos;
-    for (size_t i = 0; i < entry.bytes / sizeof(float); ++i) {
-      reinterpret_cast<float*>(state + entry.offset)[i] =
-          (Uniform(site, i) * 2 - 1) * 0.3f + (norm ? 1.0f : 0.0f);
-    }
-    ++site;
-  }
-}
 
 struct Batch {
   explicit Batch(int step) {
@@ -106,7 +64,7 @@ Curve Train(const std::string& precision) {
   const Memory64 state = Allocate(plan->state_bytes()), arena = Allocate(plan->arena_bytes());
   const auto executor = Executor::Create(plan, {state.get(), arena.get()}).value();
   executor->InitState();
-  SetWeights(*plan, static_cast<char*>(executor->BeginLoad()));
+  SetTransformerWeights(*plan, static_cast<char*>(executor->BeginLoad()));
   executor->EndLoad();
   std::vector<float> gradients(static_cast<size_t>(plan->gradient_count()));
   for (int step = 0; step < kSteps; ++step) {
@@ -133,7 +91,7 @@ Curve Train(const std::string& precision) {
 
 // `loss` and `norm` bound the relative distances from PyTorch's in `reference`.
 void ExpectNear(const Curve& curve, const std::string& reference, double loss, double norm) {
-  const Golden golden = Read();
+  const auto golden = ReadGolden("precision.txt").values;
   ASSERT_TRUE(golden.contains(reference + ".losses"));
   double worst_loss = 0, worst_norm = 0;
   for (size_t step = 0; step < kSteps; ++step) {
@@ -178,7 +136,7 @@ TEST(GoldenPrecisionTest, RoundingIsSeen) {
 }
 
 TEST(GoldenPrecisionTest, ScalesAreThoseOfGradScaler) {
-  const Golden golden = Read();
+  const auto golden = ReadGolden("precision.txt").values;
   ASSERT_TRUE(golden.contains("scaler"));
   const std::vector<double>& rows = golden.at("scaler");  // scale, overflow, weight after
   TrainSpec spec = GptSpecOf("fp16");

@@ -4,53 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <map>
-#include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
-#include "common/philox.h"
-#include "engine/engine.h"
 #include "engine/exec/plan.h"
+#include "tests/golden/golden.h"
 
 namespace lockstep::engine {
 namespace {
 
 constexpr int kSteps = 10;
 constexpr int64_t kBatch = 3, kLength = 11, kTokens = 61, kPadded = 64, kClasses = 5;
-
-float Uniform(uint64_t site, uint64_t i) {
-  return static_cast<float>(MixBits((site << 32) + i) & 0xFFFFFF) * 0x1.0p-24f;
-}
-
-struct Free {
-  void operator()(void* pointer) const { std::free(pointer); }
-};
-using Memory64 = std::unique_ptr<void, Free>;
-Memory64 Allocate(size_t bytes) { return Memory64(std::aligned_alloc(64, (bytes + 63) / 64 * 64)); }
-
-// name -> values; the order of the names apart.
-struct Golden {
-  std::vector<std::string> names;
-  std::map<std::string, std::vector<double>> values;
-};
-Golden Read(const std::string& name) {
-  std::ifstream file(LOCKSTEP_GOLDEN "/" + name + ".txt");
-  Golden golden;
-  std::string key;
-  size_t count = 0;
-  while (file >> key >> count) {
-    std::vector<double>& values = golden.values[key];
-    golden.names.push_back(key);
-    values.resize(count);
-    for (double& value : values) file >> value;
-  }
-  return golden;
-}
 
 using Ints = std::vector<int32_t>;
 Ints Numbers(uint64_t site, int64_t count, int64_t below) {
@@ -80,21 +46,6 @@ std::map<std::string, Ints> MakeBatch(int step, float ignored) {
   return batch;
 }
 
-void SetWeights(const Plan& plan, char* state) {
-  uint64_t site = 1;
-  for (const StateEntry& entry : plan.state()) {
-    if (entry.role != StateEntry::Role::kParameter) continue;
-    const bool norm =
-        entry.name.ends_with(".weight") && (entry.name.find("ln_") != std::string::npos ||
-                                            entry.name.find("LayerNorm") != std::string::npos);
-    for (size_t i = 0; i < entry.bytes / 4; ++i) {
-      reinterpret_cast<float*>(state + entry.offset)[i] =
-          (Uniform(site, i) * 2 - 1) * 0.3f + (norm ? 1.0f : 0.0f);
-    }
-    ++site;
-  }
-}
-
 FieldSpec Field(const std::string& name, std::vector<int64_t> shape, int64_t limit) {
   return {name, FieldSpec::Type::kInt32, std::move(shape), limit};
 }
@@ -112,7 +63,7 @@ TrainSpec SpecOf(ModelSpec model, std::vector<FieldSpec> fields, int64_t classes
 
 // Largest error over the largest value of each gradient, scaled to the mean over valid targets.
 void ExpectGradients(const CompiledPlan& plan, const std::vector<float>& gradients, double factor,
-                     const Golden& golden) {
+                     const GoldenLists& golden) {
   ASSERT_EQ(golden.names.size(), plan.layout().slots.size() + 1);
   for (const GradientSlot& slot : plan.layout().slots) {
     ASSERT_TRUE(golden.values.contains(slot.parameter)) << slot.parameter;
@@ -131,7 +82,7 @@ void ExpectGradients(const CompiledPlan& plan, const std::vector<float>& gradien
 
 void Check(const std::string& name, const TrainSpec& spec, float ignored,
            const std::vector<std::string>& fields) {
-  const Golden golden = Read(name);
+  const GoldenLists golden = ReadGolden(name + ".txt");
   ASSERT_FALSE(golden.names.empty()) << name;
   const auto plan = std::dynamic_pointer_cast<const CompiledPlan>(Plan::Compile(spec).value());
   std::vector<std::string> names = {"losses"};
@@ -142,7 +93,7 @@ void Check(const std::string& name, const TrainSpec& spec, float ignored,
   const Memory64 state = Allocate(plan->state_bytes()), arena = Allocate(plan->arena_bytes());
   const auto executor = Executor::Create(plan, {state.get(), arena.get()}).value();
   executor->InitState();
-  SetWeights(*plan, static_cast<char*>(executor->BeginLoad()));
+  SetTransformerWeights(*plan, static_cast<char*>(executor->BeginLoad()));
   executor->EndLoad();
   std::vector<float> gradients(static_cast<size_t>(plan->gradient_count()));
   for (int step = 0; step < kSteps; ++step) {

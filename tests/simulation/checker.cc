@@ -9,6 +9,7 @@
 #include "coordinator/core/context.h"
 #include "coordinator/core/journal.h"
 #include "coordinator/outbox/request_rows.h"
+#include "job/meaning/job_state.h"
 #include "tests/machines/coordinator_process.h"
 #include "tests/simulation/worker_process.h"
 #include "tests/simulation/world.h"
@@ -270,7 +271,7 @@ void Checker::OnTold(const CoordinatorProcess& coordinator, const coordinator::A
   const JobState state = append.event.state().state();
   world_->Say(
       absl::StrCat(append.job_id, " ", JobState_Name(state), ": ", append.event.state().reason()));
-  const bool is_final = state == SUCCEEDED || state == FAILED || state == CANCELLED;
+  const bool is_final = job::IsFinal(state);
   // One that was replaced and does not know it yet may still say why a job waits, as no row says
   // so.
   if (!is_final && !world_->IsCurrent(coordinator)) return;

@@ -25,6 +25,7 @@
 #include "common/available_memory.h"
 #include "common/half.h"
 #include "common/log.h"
+#include "common/round_up.h"
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
 #include "worker/setup/compiled_job.h"
@@ -116,7 +117,7 @@ absl::Status ReadWeights(const checkpoint::SafetensorsFile& file,
 AlignedMemory AllocateAligned(size_t bytes) {
   // Large pages save much of what page faults and translations take.
   const size_t page = bytes < kLargePage ? kPage : kLargePage;
-  const size_t rounded = std::max((bytes + page - 1) / page * page, page);
+  const size_t rounded = std::max(RoundUp(bytes, page), page);
   AlignedMemory memory(std::aligned_alloc(page, rounded), std::free);
   if (memory == nullptr) return memory;
   if (page == kLargePage) {

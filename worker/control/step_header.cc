@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "common/round_up.h"
+
 namespace lockstep::worker {
 namespace {
 
@@ -22,7 +24,7 @@ float At(absl::Span<const Slice> reduced, int64_t index) {
 
 int64_t StepHeader::Count(int shards) {
   const int64_t count = kWishes + int64_t{kPartsOfHash} * shards;
-  return (count + kAlignment - 1) / kAlignment * kAlignment;
+  return RoundUp(count, kAlignment);
 }
 
 void StepHeader::Write(int shards, int shard, uint64_t ids_hash, const Wishes& wishes,

@@ -6,14 +6,13 @@
 #include <optional>
 #include <utility>
 
+#include "common/round_up.h"
 #include "common/status.h"
 
 namespace lockstep::worker {
 namespace {
 
 constexpr size_t kCacheLine = 64;
-
-size_t RoundUp(size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
 }  // namespace
 
@@ -38,7 +37,7 @@ BlockReader::BlockReader(const data::Dataset* dataset, engine::Executor* executo
 absl::Status BlockReader::Reserve() {
   size_t bytes = 0;
   for (const FieldSpec& field : dataset_->fields()) {
-    bytes += RoundUp(static_cast<size_t>(block_) * field.bytes());
+    bytes += RoundUp(static_cast<size_t>(block_) * field.bytes(), kCacheLine);
   }
   LS_ASSIGN_OR_RETURN(memory_, MappedBytes::Anonymous(bytes * places_.size()));
   uint8_t* next = memory_.writable().data();
@@ -46,14 +45,14 @@ absl::Status BlockReader::Reserve() {
     for (const FieldSpec& field : dataset_->fields()) {
       place.fields.push_back(next);
       place.read_only.push_back(next);
-      next += RoundUp(static_cast<size_t>(block_) * field.bytes());
+      next += RoundUp(static_cast<size_t>(block_) * field.bytes(), kCacheLine);
     }
   }
   locked_.emplace(executor_, memory_.writable().data(), memory_.size());
   return absl::OkStatus();
 }
 
-int64_t BlockReader::blocks() const { return (dataset_->size() + block_ - 1) / block_; }
+int64_t BlockReader::blocks() const { return DivideUp(dataset_->size(), block_); }
 
 int64_t BlockReader::Valid(int64_t number) const {
   return std::min(block_, dataset_->size() - number * block_);

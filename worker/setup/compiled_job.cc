@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/round_up.h"
 #include "common/status.h"
 #include "common/step_range.h"
 #include "job/meaning/schedule.h"
@@ -19,8 +20,6 @@ namespace {
 
 // Room for alignment of each allocation in the transport's arena.
 constexpr size_t kPage = 4096;
-
-size_t RoundUp(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 std::string LayoutText(const std::vector<FieldSpec>& fields) {
   return absl::StrJoin(fields, ", ", [](std::string* out, const FieldSpec& field) {
@@ -182,14 +181,14 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
   compiled.arena_bytes = kPage;
   if (place == GradientPlace::kHost) {
     compiled.arena_bytes +=
-        compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float));
+        compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float), kPage);
   }
   (spec.shard_moments ? compiled.reserved_bytes : compiled.arena_bytes) +=
-      RoundUp(compiled.plan->state_bytes());
+      RoundUp(compiled.plan->state_bytes(), kPage);
   if (spec.shard_moments && place == GradientPlace::kHost) {
-    compiled.reserved_bytes += RoundUp(ShardedState::SpillBytes(compiled.vector_count));
+    compiled.reserved_bytes += RoundUp(ShardedState::SpillBytes(compiled.vector_count), kPage);
   } else if (spec.shard_moments) {
-    compiled.arena_bytes += RoundUp(compiled.plan->SumBlocks().size() * sizeof(double));
+    compiled.arena_bytes += RoundUp(compiled.plan->SumBlocks().size() * sizeof(double), kPage);
   }
   const size_t read_bytes =
       data.train->own_bytes() + (data.test == nullptr ? 0 : data.test->own_bytes());

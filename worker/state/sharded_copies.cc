@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "common/check.h"
 #include "common/hash_bytes.h"
 #include "common/status.h"
@@ -12,10 +13,6 @@
 
 namespace lockstep::worker {
 namespace {
-
-bool Contains(const std::vector<int>& ranks, int rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
 
 // Returns whether one of `ranges`, which are ascending, has a byte of [begin, end).
 bool Overlaps(const std::vector<engine::StateRange>& ranges, size_t begin, size_t end) {
@@ -52,7 +49,7 @@ absl::Status ShardedState::Borrow(Communicator* communicator, absl::Time deadlin
     }
     AddTransfers(InFloats({place.begin, place.end}), holders_[shard], shard, takers, hosts_,
                  &transfers);
-    borrowed[i] = !Holds(place.shard) && Contains(takers, rank_);
+    borrowed[i] = !Holds(place.shard) && absl::c_linear_search(takers, rank_);
     if (borrowed[i]) mine.push_back({place.begin, place.end});
   }
   LS_RETURN_IF_ERROR(TakeMoments(mine));

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
@@ -13,14 +14,6 @@
 #include "worker/state/sharded_state.h"
 
 namespace lockstep::worker {
-namespace {
-
-bool Contains(const std::vector<int>& ranks, int rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
-
-}  // namespace
-
 ShardedState::Row ShardedState::MyRow(int64_t evaluated_step) const {
   Row row{};
   row.committed = parts_.executor->committed_step();
@@ -81,7 +74,7 @@ absl::Status ShardedState::Agree(Communicator* communicator, int64_t start_step,
                                             ", where it is to go on"));
   }
   agreement->holders = bound;
-  agreement->copied = !Contains(bound, communicator->rank());
+  agreement->copied = !absl::c_linear_search(bound, communicator->rank());
   if (start_step == 0) return BeginFresh(communicator);
   const ShardHolders before = HoldersIn(rows, start_step);
   std::vector<size_t> missing;
@@ -127,7 +120,7 @@ absl::Status ShardedState::BeginFresh(Communicator* communicator) {
   ShardHolders holders = DealOverHosts(nobody, communicator->hosts());
   std::vector<engine::StateRange> ranges;
   for (size_t shard = 0; shard < holders.size(); ++shard) {
-    if (!Contains(holders[shard], communicator->rank())) continue;
+    if (!absl::c_linear_search(holders[shard], communicator->rank())) continue;
     ranges.insert(ranges.end(), moments_[shard].begin(), moments_[shard].end());
   }
   // Those of a generation that ended before its first step do not count twice.
@@ -181,7 +174,7 @@ absl::Status ShardedState::FinishHalfDone(Communicator* communicator, const std:
         parts_.gradients, parts_.vector_count,
         WeightTransfers(plan().gradient_count(), holders, late, communicator->hosts()), deadline));
   }
-  if (Contains(late, communicator->rank())) {
+  if (absl::c_linear_search(late, communicator->rank())) {
     LS_RETURN_IF_ERROR(FinishFrom(rows, holders, step));
     LS_RETURN_IF_ERROR(parts_.executor->PublishState());  // who is new may copy them
   }
@@ -263,7 +256,7 @@ absl::Status ShardedState::Transfer(Communicator* communicator, const ShardHolde
       AddTransfers(InFloats(range), before[shard], shard, after[shard], hosts, &transfers);
     }
     for (const int to : after[shard]) {
-      if (Contains(before[shard], to) || moments_[shard].empty()) continue;
+      if (absl::c_linear_search(before[shard], to) || moments_[shard].empty()) continue;
       any = true;
       const int from = GiverTo(to, before[shard], shard, hosts);
       if (from == me) hashes[shard] = HashOf(static_cast<int>(shard), parts_.state);

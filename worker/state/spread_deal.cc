@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "common/round_up.h"
+
 namespace lockstep::worker {
 namespace {
 
@@ -16,7 +18,7 @@ int SourceOf(const ShardHolders& holders, size_t shard) {
 // From and to multiples of kLine or the end of the vector; neighbours become one.
 std::vector<ElementRange> Merged(std::vector<ElementRange> ranges, int64_t count) {
   for (ElementRange& range : ranges) {
-    range = {range.begin / kLine * kLine, std::min(count, (range.end + kLine - 1) / kLine * kLine)};
+    range = {range.begin / kLine * kLine, std::min(count, RoundUp(range.end, kLine))};
   }
   std::sort(ranges.begin(), ranges.end(),
             [](const ElementRange& a, const ElementRange& b) { return a.begin < b.begin; });

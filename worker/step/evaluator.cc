@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "common/round_up.h"
 #include "common/status.h"
 #include "engine/math/math.h"
 
@@ -34,7 +35,7 @@ Evaluator::Evaluator(std::unique_ptr<BlockReader> reader, engine::Executor* exec
       targets_per_sample_(targets_per_sample) {}
 
 EvalResult Evaluator::Combine(const std::vector<Rows>& all, int world, Row Rows::*which) const {
-  const int64_t blocks = reader_->blocks(), rows = (blocks + world - 1) / world;
+  const int64_t blocks = reader_->blocks(), rows = DivideUp(blocks, world);
   Row sum{0, 0, 0, 0};
   for (int64_t block = 0; block < blocks; ++block) {
     const Row& row = all[(block % world) * rows + block / world].*which;
@@ -60,7 +61,7 @@ absl::StatusOr<EvalResult> Evaluator::Run(Communicator* communicator, int64_t st
   const absl::Time start = clock_->Now();
   const int world = communicator->world_size();
   // Block b is dealt to rank b mod world, as that rank's row b / world.
-  const int64_t rows = (reader_->blocks() + world - 1) / world;
+  const int64_t rows = DivideUp(reader_->blocks(), world);
   std::vector<Rows> mine(rows, Rows{}), all(rows * world);
   // A long block is seen to move on: each node counts. It is given up when the generation ends.
   const auto cancelled = [this, communicator] {

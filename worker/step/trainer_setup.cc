@@ -9,6 +9,7 @@
 
 #include "common/available_cpus.h"
 #include "common/log.h"
+#include "common/round_up.h"
 #include "common/status.h"
 #include "worker/checkpoint/checkpoint_layout.h"
 #include "worker/setup/job_plan.h"
@@ -24,14 +25,12 @@ namespace {
 // Room for alignment of each allocation in the transport's arena.
 constexpr size_t kPage = 4096;
 
-size_t RoundUp(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
 // Null without memory. Rows of activations are a page or more apart, so that products read more
 // pages at a time than the processor keeps addresses of, unless pages are large.
 void* AllocateArena(size_t bytes) {
   constexpr size_t kLargePage = size_t{2} << 20;
   const size_t page = bytes < kLargePage ? kPage : kLargePage;
-  const size_t whole = std::max((bytes + page - 1) / page * page, page);
+  const size_t whole = std::max(RoundUp(bytes, page), page);
   void* const memory = std::aligned_alloc(page, whole);
   if (memory != nullptr && page == kLargePage) {
     ::madvise(memory, whole, MADV_HUGEPAGE);  // a wish: not every kernel has it
@@ -122,10 +121,10 @@ absl::Status Trainer::ReserveState(Transport* transport) {
   const engine::Plan& plan = *compiled_.plan;
   constexpr const char* kWhat = "the training state";
   if (!plan.spec().shard_moments) {
-    LS_ASSIGN_OR_RETURN(state_, transport->Allocate(RoundUp(plan.state_bytes()), kWhat));
+    LS_ASSIGN_OR_RETURN(state_, transport->Allocate(RoundUp(plan.state_bytes(), kPage), kWhat));
     return absl::OkStatus();
   }
-  LS_ASSIGN_OR_RETURN(state_, transport->ReservePages(RoundUp(plan.state_bytes()), kWhat));
+  LS_ASSIGN_OR_RETURN(state_, transport->ReservePages(RoundUp(plan.state_bytes(), kPage), kWhat));
   return ShardedState::HoldShared(plan, transport, static_cast<char*>(state_));
 }
 

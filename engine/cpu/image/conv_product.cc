@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "common/round_up.h"
 
 namespace lockstep::engine {
 namespace {
@@ -18,7 +19,6 @@ constexpr int64_t kOuterChunk = 256;
 // Gradients of so few channels are read where they lie: a chunk of them stays in L1 or near it.
 constexpr int64_t kDirectFloats = 64;
 
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 size_t Aligned(int64_t floats) { return static_cast<size_t>(DivideUp(floats, 16) * 16); }
 
 }  // namespace

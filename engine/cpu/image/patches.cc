@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/round_up.h"
+
 namespace lockstep::engine {
 namespace {
 
-int64_t DivideUp(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
 int64_t DivideDown(int64_t a, int64_t b) { return -DivideUp(-a, b); }
 
 // The part of [offset, offset + length) that lies in a row of `width` floats is copied, the rest 0.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "common/round_up.h"
+
 namespace lockstep::engine {
 namespace {
 
@@ -12,7 +14,6 @@ constexpr int64_t kMaxChunk = 192;
 constexpr int64_t kTileRows = 12;  // whole tiles of every instruction set's products
 constexpr int64_t kKBlock = 256;   // inputs that are summed in registers
 
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 size_t Aligned(int64_t floats) { return static_cast<size_t>(DivideUp(floats, 16) * 16); }
 
 // The floats between two of the 16 elements: an odd number of cache lines, so that the elements of

@@ -25,7 +25,7 @@ struct OneNode {
   const Node& node() const { return graph.node(made.node); }
   Storage Place(size_t bytes) {
     const Storage storage{Region::kArena, used};
-    used += cuda::RoundUp(bytes);
+    used += cuda::AlignedBytes(bytes);
     return storage;
   }
   OneNode(const OpDef& op, const std::vector<TensorType>& inputs, const Attrs& attrs) {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
+#include "common/signal_name.h"
 #include "common/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

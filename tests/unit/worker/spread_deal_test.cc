@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/state/spread_deal.h"
+#include "absl/algorithm/container.h"
 
 #include <algorithm>
 #include <vector>
@@ -38,10 +39,6 @@ bool Has(const std::vector<ElementRange>& ranges, int64_t begin, int64_t end) {
   });
 }
 
-bool Contains(const std::vector<int>& ranks, int rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
-
 TEST(SpreadDeal, EveryRankGetsWhatItHoldsAndSumsAndTheTail) {
   for (const int world : {3, 4, 5, 8}) {
     const ShardHolders holders = DealHolders(ShardHolders(48), world);
@@ -62,7 +59,7 @@ TEST(SpreadDeal, EveryRankGetsWhatItHoldsAndSumsAndTheTail) {
       EXPECT_TRUE(Has(wanted, kTail, kVector));
       for (int shard = 0; shard < 48; ++shard) {
         const ElementRange range = SliceOf(kGradients, 48, shard);
-        if (!Contains(holders[static_cast<size_t>(shard)], rank)) continue;
+        if (!absl::c_linear_search(holders[static_cast<size_t>(shard)], rank)) continue;
         EXPECT_TRUE(Has(wanted, range.begin, range.end));
       }
       for (size_t block = 0; block < blocks.size(); ++block) {
@@ -74,7 +71,7 @@ TEST(SpreadDeal, EveryRankGetsWhatItHoldsAndSumsAndTheTail) {
     }
     // Sums are made where most of a block is held.
     for (int rank = 0; rank < world && world < 5; ++rank) {
-      EXPECT_TRUE(Contains(deal.summed_by, rank));
+      EXPECT_TRUE(absl::c_linear_search(deal.summed_by, rank));
     }
   }
 }
@@ -89,7 +86,7 @@ TEST(SpreadDeal, WeightsComeFromOneHolderToThoseWhoLackThem) {
       int shard = 0;
       while (SliceOf(kGradients, 48, shard).begin != transfer.begin) ++shard;
       EXPECT_EQ(transfer.end, SliceOf(kGradients, 48, shard).end);
-      EXPECT_TRUE(Contains(holders[static_cast<size_t>(shard)], transfer.from));
+      EXPECT_TRUE(absl::c_linear_search(holders[static_cast<size_t>(shard)], transfer.from));
       ++sent[static_cast<size_t>(transfer.from)];
       for (const int to : transfer.to) ++times[static_cast<size_t>(to)][static_cast<size_t>(shard)];
     }
@@ -98,7 +95,8 @@ TEST(SpreadDeal, WeightsComeFromOneHolderToThoseWhoLackThem) {
     }
     for (int rank = 0; rank < 4; ++rank) {
       for (size_t shard = 0; shard < 48; ++shard) {
-        const bool lacks = Contains(takers, rank) && !Contains(holders[shard], rank);
+        const bool lacks =
+            absl::c_linear_search(takers, rank) && !absl::c_linear_search(holders[shard], rank);
         EXPECT_EQ(times[static_cast<size_t>(rank)][shard], lacks ? 1 : 0);
       }
     }
