@@ -21,6 +21,10 @@ void FillDefaults(const std::string& file, const Written& written, JobSpec* spec
 void CheckRules(const JobSpec& spec, const Written& written, const WorkerFlags& flags,
                 Reporter* reporter);
 
+// The part of CheckRules that is about the numbers of workers.
+void CheckWorkerRules(const JobSpec& spec, const Written& written, const WorkerFlags& flags,
+                      Reporter* reporter);
+
 // Says what is wrong, and at the value of which key.
 using ErrorAt = std::function<void(const std::string& path, std::string message)>;
 

@@ -12,22 +12,17 @@
 #include "job/meaning/workers.h"
 #include "job/nearest_name.h"
 #include "job/resolve.h"
+#include "job/rules_of_a_part.h"
 #include "job/schema.h"
 
 namespace lockstep::job {
 namespace {
 
-class Rules {
+class Rules : public RulesOfAPart {
  public:
-  Rules(const JobSpec& spec, const Written& written, const WorkerFlags& flags, Reporter* reporter)
-      : spec_(spec),
-        written_(written),
-        flags_(flags.any()),
-        replaced_(flags.replaced),
-        reporter_(*reporter) {}
+  using RulesOfAPart::RulesOfAPart;
 
   void Check() {
-    CheckWorkersAndElastic();
     if (spec_.queue() != "default") {
       Error({"queue"}, absl::StrCat("'queue' is '", spec_.queue(),
                                     "': queues of other names are not in this version; leave it "
@@ -56,29 +51,7 @@ class Rules {
   }
 
  private:
-  bool IsWritten(absl::string_view path) const { return written_.find(path) != written_.end(); }
-  // Returns whether the numbers of workers are not the file's.
-  bool OthersCount() const { return flags_ || replaced_ || IsUncounted(spec_); }
-
-  // At the value of the first of `paths` that the file has, else at the nearest mapping around it.
-  void Error(const std::vector<std::string>& paths, std::string message) {
-    for (const std::string& path : paths) {
-      const auto found = written_.find(path);
-      if (found != written_.end()) return reporter_.Error(ValuePlace(*found->second), message);
-    }
-    std::string path = paths.front();
-    for (size_t dot = path.rfind('.'); dot != std::string::npos; dot = path.rfind('.')) {
-      path.resize(dot);
-      const auto found = written_.find(path);
-      if (found != written_.end()) return reporter_.Error(found->second->key.place, message);
-    }
-    reporter_.Error(Place{}, message);
-  }
-
   void CheckBatch();
-  void CheckWorkersAndElastic();
-  void CheckRanksPerNode();
-  void CheckBoundsOfWorkers(int64_t workers);
   void CheckTraining();
   void CheckGuesses();
   void CheckContext();
@@ -90,12 +63,6 @@ class Rules {
   void CheckVariables();
   void CheckNccl();
   void CheckRun();
-
-  const JobSpec& spec_;
-  const Written& written_;
-  const bool flags_;
-  const bool replaced_;
-  Reporter& reporter_;
 };
 
 // What the engine takes: parts of a step, and samples of a part.
@@ -134,98 +101,6 @@ void Rules::CheckBatch() {
                      " samples at once (global_batch / shards / accumulate), and at most ",
                      kMostSamples, " are computed at once; more shards or 'accumulate' divide it"));
   }
-}
-
-void Rules::CheckRanksPerNode() {
-  const Resources& resources = spec_.resources();
-  const auto& list = resources.ranks_per_node();
-  if (!resources.nproc_by().empty()) {
-    const std::string why = WhyNotCounted(spec_);
-    if (!why.empty()) Error({"resources.nproc_by"}, why);
-    if (IsWritten("resources.nproc_by") && !IsWritten("train.shards") && spec_.has_train()) {
-      Error({"resources.nproc_by"},
-            absl::StrCat(
-                "'train.shards' has to be there with 'nproc_per_node: ", resources.nproc_by(),
-                "': how many workers there will be is not known yet, and the result "
-                "depends on the shards"));
-    }
-    if (IsWritten("resources.nproc_by") && !list.empty()) {
-      Error({"resources.ranks_per_node"},
-            absl::StrCat("'resources.ranks_per_node' and 'nproc_per_node: ", resources.nproc_by(),
-                         "' both say how many workers each host has"));
-    }
-  }
-  const std::vector<int> ranks = RanksPerNode(spec_);
-  const std::string why = WhyTooManyOnAHost(*std::max_element(ranks.begin(), ranks.end()), spec_);
-  if (!why.empty() && !OthersCount()) {
-    Error({"resources.ranks_per_node", "resources.nproc_per_node"}, why);
-  }
-  if (list.empty()) return;
-  if (resources.nodes() != list.size()) {
-    Error({"resources.nodes"},
-          absl::StrCat("'resources.nodes' is ", resources.nodes(),
-                       " and 'resources.ranks_per_node' has ", list.size(),
-                       list.size() == 1 ? " host" : " hosts", "; leave 'nodes' out"));
-  }
-  const int32_t most = *std::max_element(list.begin(), list.end());
-  if (resources.nproc_per_node() != most) {
-    Error({"resources.nproc_per_node"},
-          absl::StrCat("'resources.nproc_per_node' is ", resources.nproc_per_node(),
-                       " and the most in 'resources.ranks_per_node' is ", most,
-                       "; leave 'nproc_per_node' out"));
-  }
-}
-
-// Flags and hosts move the bounds (job/meaning/workers.h); without them the file is to agree with
-// itself.
-void Rules::CheckBoundsOfWorkers(int64_t workers) {
-  if (OthersCount()) return;
-  const Elastic& elastic = spec_.elastic();
-  const auto error = [&](const char* key, int64_t bound, const char* advice) {
-    const std::string bounded = absl::StrCat("elastic.", key);
-    Error({bounded},
-          absl::StrCat("'", bounded, "' is ", bound, " and 'resources' asks for ", workers,
-                       workers == 1 ? " worker (" : " workers (",
-                       spec_.resources().ranks_per_node().empty() ? "nodes x nproc_per_node"
-                                                                  : "ranks_per_node",
-                       "), ", advice));
-  };
-  if (elastic.min_workers() > workers) {
-    error("min_workers", elastic.min_workers(),
-          "with which the job begins where there is room: ask for more there, or lower this");
-  } else if (elastic.max_workers() > 0 && elastic.max_workers() < workers) {
-    error("max_workers", elastic.max_workers(),
-          "which is more: ask for fewer there, or raise this");
-  }
-}
-
-void Rules::CheckWorkersAndElastic() {
-  const Elastic& elastic = spec_.elastic();
-  if (elastic.min_workers() < 0 || elastic.max_workers() < 0) return;
-  CheckRanksPerNode();
-  const int64_t workers = WantedWorkers(spec_);
-  if (elastic.max_workers() > 0 && elastic.min_workers() > elastic.max_workers()) {
-    Error({"elastic.min_workers"},
-          absl::StrCat("'elastic.min_workers' ", elastic.min_workers(),
-                       " is more than 'elastic.max_workers' ", elastic.max_workers()));
-    return;
-  }
-  if (!spec_.has_train() || spec_.train().shards() < 1) return CheckBoundsOfWorkers(workers);
-  const int32_t shards = spec_.train().shards();
-  // Too many by flags are told apart (LoadResult::admission): the file has nothing to point at.
-  if (workers > shards) {
-    if (flags_) return;
-    Error({"train.shards"}, TooManyWorkers(workers, shards) +
-                                "; lower 'resources.nproc_per_node' or raise 'train.shards'");
-    return;
-  }
-  // A lower bound may be written alone; one that flags have gone below gives way.
-  const bool upper = elastic.max_workers() > 0;
-  const int32_t most = upper ? elastic.max_workers() : flags_ ? 0 : elastic.min_workers();
-  if (most <= shards) return CheckBoundsOfWorkers(workers);
-  const std::string bound = upper ? "elastic.max_workers" : "elastic.min_workers";
-  Error({bound}, absl::StrCat("'", bound, "' ", most, ": ", TooManyWorkers(most, shards),
-                              "; lower '", bound, "' or raise 'train.shards'"));
 }
 
 void Rules::CheckTraining() {
@@ -518,7 +393,8 @@ void Rules::CheckNccl() {
 
 void CheckRules(const JobSpec& spec, const Written& written, const WorkerFlags& flags,
                 Reporter* reporter) {
-  Rules(spec, written, flags, reporter).Check();
+  CheckWorkerRules(spec, written, flags, reporter);
+  Rules(spec, written, reporter).Check();
 }
 
 }  // namespace lockstep::job

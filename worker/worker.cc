@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,7 +36,7 @@
 #include "worker/control/telemetry.h"
 #include "worker/generation_start.h"
 #include "worker/peer_protocol.h"
-#include "worker/profile/profile_report.h"
+#include "worker/profile_writer.h"
 #include "worker/setup/data_plane.h"
 #include "worker/setup/device_choice.h"
 #include "worker/setup/job_plan.h"
@@ -70,6 +69,7 @@ class Worker {
         clock_(clock),
         over_hosts_(MayBeOverHosts(bootstrap)),
         link_(bootstrap),
+        profile_(RunDir(bootstrap.assignment()), bootstrap.assignment().job_id(), &board_, clock),
         farewell_([this] { link_.LoseCoordinator(); }) {}
 
   absl::Status Run() {
@@ -308,7 +308,7 @@ class Worker {
     peak_bytes_.reset();
     if (ended.ok() && trainer_->profiler() != nullptr && !outcome->regrouped) {
       peak_bytes_ = PeakRssBytes();  // the profile's memory is not the job's
-      ended = WriteProfile(communicator, group.rank);
+      ended = profile_.WriteRank(trainer_.get(), communicator, group.rank);
     }
     link_.UnwatchGeneration();
     if (!ended.ok()) {
@@ -326,44 +326,6 @@ class Worker {
     if (!end.not_met) survivors_.NoteLost(group, EndOf(status));
     for (const PeerLost& lost : end.told) link_.SendPeerLost(lost);
     return end.status;
-  }
-
-  // Each rank writes what it measured; rank 0 puts it together when the model is safe.
-  absl::Status WriteProfile(Communicator* communicator, int rank) {
-    board_.Enter(SAVING);
-    const bool written = Profile([&] {
-      return WriteRankProfile(RunDir(bootstrap_.assignment()),
-                              trainer_->profiler()->Result(rank, bootstrap_.assignment().job_id()));
-    });
-    LS_RETURN_IF_ERROR(communicator->Barrier(trainer_->Deadline()));
-    profiled_ranks_ = written && rank == 0 ? communicator->world_size() : 0;
-    return absl::OkStatus();
-  }
-
-  void MergeProfile() {
-    if (profiled_ranks_ == 0) return;
-    board_.Enter(SAVING);
-    Profile([&] {
-      return MergeProfiles(RunDir(bootstrap_.assignment()), bootstrap_.assignment().job_id(),
-                           std::exchange(profiled_ranks_, 0), job_.profile().sort());
-    });
-  }
-
-  // Returns whether `work`, a part of the profile, was done. What cannot be written, or has no
-  // memory, costs the profile, not the run.
-  bool Profile(const std::function<absl::Status()>& work) {
-    const absl::Status done =
-        WorkOnDisk(&board_, clock_, [&](const std::function<bool()>&) -> absl::Status {
-          try {
-            return work();
-          } catch (const std::bad_alloc&) {
-            return absl::ResourceExhaustedError("there is no memory for it");
-          }
-        });
-    if (!done.ok()) {
-      LS_LOG_WARNING << "no profile: " << done.message();
-    }
-    return done.ok();
   }
 
   absl::StatusOr<TrainOutcome> Train(const Generation& generation, Communicator* communicator,
@@ -436,7 +398,7 @@ class Worker {
             return absl::OkStatus();
           }));
     }
-    MergeProfile();
+    profile_.Merge(job_.profile().sort());
     board_.Enter(SAVING);
     LS_RETURN_IF_ERROR(WriteRecord());
     board_.Enter(FINISHED);
@@ -510,7 +472,7 @@ class Worker {
   bool first_of_host_ = false;  // in its newest generation
   bool done_ = false;
   bool drained_ = false;
-  int profiled_ranks_ = 0;             // whose profiles are to be put together here
+  ProfileWriter profile_;
   std::optional<int64_t> peak_bytes_;  // of memory, before its profile was written
   std::atomic<bool> alone_{false};     // it saves what it has, and no generation goes on from there
   std::optional<Exit> exit_;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/local_run/run_here.h"
 
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,14 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
-#include "common/cond_var.h"
 #include "common/limits.h"
 #include "common/status.h"
-#include "common/thread.h"
 #include "coordinator/client/client.h"
-#include "coordinator/client/files.h"
 #include "job/meaning/defaults.h"
-#include "job/meaning/workers.h"
 #include "launcher/agent/agent.h"
 #include "launcher/agent/host.h"
 #include "launcher/agent/run_folder.h"
@@ -32,6 +27,7 @@
 #include "launcher/follow/standard_streams.h"
 #include "launcher/local_run/hosts_of_run.h"
 #include "launcher/local_run/hosts_plan.h"
+#include "launcher/local_run/local_run.h"
 #include "launcher/local_run/private_coordinator.h"
 #include "launcher/local_run/remote_hosts.h"
 #include "launcher/local_run/run_end.h"
@@ -47,99 +43,11 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
-constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 // From when its connection is dead until a coordinator that stands still is killed, and the next
 // one serves. One that is lost for good is told of at once.
 constexpr absl::Duration kGiveUpAfter = absl::Seconds(30);
-constexpr absl::Duration kHostsLeave = absl::Seconds(15);
-constexpr absl::Duration kLookAgain = absl::Minutes(1);
-// From a signal until a fetch that does not end waits for a disk.
-constexpr absl::Duration kDiskAnswers = absl::Seconds(5);
 
-class LocalRun {
- public:
-  LocalRun(const RunArgs& args, Spawner* spawner)
-      : args_(args),
-        job_(args.job),
-        spawner_(spawner),
-        interrupt_(::eventfd(0, EFD_CLOEXEC)),
-        renderer_(Options(args), std::make_unique<StandardStreams>(), Clock::Real()) {}
-  int Run();
-
- private:
-  static RenderOptions Options(const RunArgs& args) {
-    RenderOptions options = RenderOptionsForStderr();
-    options.progress = !args.common.quiet;
-    // Else all that it waits for is on its way.
-    options.pending = args.rendezvous.has_value() || args.hosts.has_value();
-    return options;
-  }
-  PrivateCoordinator::Callbacks CoordinatorCallbacks();
-  absl::StatusOr<JobStatus> RunJob();
-  // The faults of `launcher chaos`, and what workers have to know of this run for them.
-  absl::Status PrepareFaults(const PrivateCoordinator& coordinator, JobSpec* spec);
-  // A job of several hosts fits this run or is refused; what the run adds to it.
-  absl::Status PrepareHosts(JobSpec* spec) const;
-  absl::StatusOr<std::optional<PrivateCoordinator::Network>> NetworkOfRun();
-  // This host's agent.
-  absl::Status StartAgent(const JobSpec& spec, const coordinator::ClientOptions& coordinator);
-  // With --hosts: the others, and their end.
-  absl::Status EnterHosts(const JobSpec& spec, const std::string& address);
-  void LeaveHosts(const absl::StatusOr<JobStatus>& ended,
-                  const coordinator::ClientOptions& coordinator);
-  void TakeModel(const JobStatus& ended, const coordinator::ClientOptions& coordinator);
-  absl::Status Submit(const SubmitJobRequest& request);
-  int Finish(const absl::StatusOr<JobStatus>& ended);
-  int ShowEnd(const JobStatus& status, int code);  // returns the exit code
-
-  // On other threads.
-  void OnSignal(int count);
-  void OnLost(const std::string& what);
-  // At the end of this host's agent.
-  void OnHungDisk(const std::string& what);
-  void OnHostEnded(size_t number, const RemoteEnd& end);
-  // Of what comes before the job: for the coordinator, and until it has the workdir.
-  void EndWaits();
-  void StopEverything() ABSL_LOCKS_EXCLUDED(mu_);
-
-  const RunArgs& args_;
-  JobArgs job_;
-  std::optional<HostsPlan> plan_;  // with --hosts
-  Spawner* const spawner_;
-  const UniqueFd interrupt_;  // readable: no need to wait for the coordinator any more
-  WorkdirSender workdir_;
-  StopCall stop_;
-  Renderer renderer_;
-  std::vector<chaos::Injection> faults_;
-  std::unique_ptr<ScaleFaults> scaler_;  // null: no fault scales the job
-  JobStatus known_;                      // what is known of the job without the coordinator
-  bool profiled_ = false;                // the run leaves a profile
-  RunLock run_lock_;                     // on the folder of --run-dir
-  std::string logs_before_;              // with --hosts: what another run left where logs will be
-  bool cut_short_ = false;               // by a signal, when the job had ended
-  absl::StatusOr<JobStatus> ended_;      // what RunJob has returned
-  bool disk_hangs_ = false;              // and is waited for no more
-  HungDisk hung_disk_{&renderer_};
-
-  absl::Mutex mu_;
-  CondVar changed_;
-  int signals_ ABSL_GUARDED_BY(mu_) = 0;
-  bool hurried_ ABSL_GUARDED_BY(mu_) = false;  // by a signal: nothing is waited for any more
-  std::string lost_ ABSL_GUARDED_BY(mu_);      // which part died, and how
-  bool over_ ABSL_GUARDED_BY(mu_) = false;
-  std::string job_id_ ABSL_GUARDED_BY(mu_);
-  bool leaving_ ABSL_GUARDED_BY(mu_) = false;    // the job has ended
-  std::vector<int> slots_ ABSL_GUARDED_BY(mu_);  // by host, with --hosts
-  int slots_left_ ABSL_GUARDED_BY(mu_) = 0;      // on those that take part
-  int least_slots_ ABSL_GUARDED_BY(mu_) = 0;     // that the job goes on with
-  std::string host_failure_ ABSL_GUARDED_BY(mu_);
-  bool runs_command_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Duration stop_patience_ ABSL_GUARDED_BY(mu_) = kCallTimeout;  // with the coordinator
-  std::shared_ptr<coordinator::Client> client_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<coordinator::FilesClient> files_ ABSL_GUARDED_BY(mu_);  // bring the model
-  std::shared_ptr<Agent> agent_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<RemoteHosts> remote_;  // last: its threads use the rest
-};
+}  // namespace
 
 int LocalRun::Run() {
   StopSignals signals([this](int count, int) { OnSignal(count); }, [this] { stop_.GiveUp(); });
@@ -260,122 +168,6 @@ absl::Status LocalRun::StartAgent(const JobSpec& spec,
   LS_ASSIGN_OR_RETURN(std::shared_ptr<Agent> agent, Agent::Start(std::move(options)));
   absl::MutexLock lock(&mu_);
   agent_ = std::move(agent);
-  return absl::OkStatus();
-}
-
-absl::Status LocalRun::EnterHosts(const JobSpec& spec, const std::string& address) {
-  LS_ASSIGN_OR_RETURN(const std::vector<RemoteHosts::Part> parts,
-                      PartsOf(*plan_, args_, spec, address));
-  {
-    absl::MutexLock lock(&mu_);
-    least_slots_ = job::LeastWorkers(spec);
-    for (const HostSlots& host : plan_->hosts) {
-      slots_.push_back(SlotsOn(host, spec));
-      slots_left_ += slots_.back();
-    }
-  }
-  RemoteHosts::Callbacks told;
-  told.on_line = [this](size_t number, const std::string& line) {
-    renderer_.Message(absl::StrCat("[", plan_->hosts[number].host, "] ", line));
-  };
-  told.on_end = [this](size_t number, const RemoteEnd& end) { OnHostEnded(number, end); };
-  LS_ASSIGN_OR_RETURN(remote_, RemoteHosts::Start(spawner_, parts, std::move(told)));
-  return absl::OkStatus();
-}
-
-void LocalRun::OnHostEnded(size_t number, const RemoteEnd& end) {
-  const HostSlots& host = plan_->hosts[number];
-  std::shared_ptr<coordinator::Client> client;
-  CancelJobRequest request;
-  {
-    absl::MutexLock lock(&mu_);
-    if (over_ || leaving_ || signals_ > 0) return;
-    client = client_;
-    request.set_job_id(job_id_);
-    request.set_kill(true);
-    slots_left_ -= slots_[number];
-    if (!end.was_ready) {
-      host_failure_ =
-          std::string(WhyNoPart(host.host, plan_->command, plan_->launcher, end).message());
-    } else if (slots_left_ < least_slots_) {
-      host_failure_ =
-          absl::StrCat("host ", host.host, " has left the run, and the others have ", slots_left_,
-                       " worker slots: the job needs ", least_slots_, " (elastic.min_workers)",
-                       end.last_line.empty() ? "" : absl::StrCat("; it said: ", end.last_line));
-    }
-    if (host_failure_.empty()) request.clear_job_id();
-  }
-  if (request.job_id().empty()) {
-    return renderer_.Message(
-        absl::StrCat("warning: host ", host.host, " has left the run, which goes on without it"));
-  }
-  const absl::Status cancelled = client->CancelJob(request, kCallTimeout).status();
-  if (!cancelled.ok() && !absl::IsFailedPrecondition(cancelled)) StopEverything();
-}
-
-void LocalRun::LeaveHosts(const absl::StatusOr<JobStatus>& ended,
-                          const coordinator::ClientOptions& coordinator) {
-  if (ended.ok()) TakeModel(*ended, coordinator);
-  remote_->Release();
-  remote_->AwaitEnd(kHostsLeave);
-}
-
-// That the model cannot be had changes nothing about the run.
-void LocalRun::TakeModel(const JobStatus& ended, const coordinator::ClientOptions& coordinator) {
-  std::shared_ptr<coordinator::FilesClient> files;
-  {
-    absl::MutexLock lock(&mu_);
-    files = files_ = coordinator::FilesClient::Create(coordinator);
-    if (signals_ > 0) files->Stop();
-  }
-  BroughtModel model;
-  bool brought = false;
-  const Thread bringer("model", [&] {
-    const auto go_on = [this] {
-      absl::MutexLock lock(&mu_);
-      return signals_ == 0;
-    };
-    model = BringModel(files.get(), ended, known_.run_dir(), go_on);
-    absl::MutexLock lock(&mu_);
-    brought = true;
-    changed_.NotifyAll();
-  });
-  {
-    absl::MutexLock lock(&mu_);
-    while (!brought && signals_ == 0) changed_.WaitFor(&mu_, kLookAgain);
-    changed_.AwaitFor(&mu_, kDiskAnswers, [&brought] { return brought; });
-    disk_hangs_ = !brought;
-  }
-  if (disk_hangs_) {
-    hung_disk_.Wait("the disk of the run's folder does not answer, and the model is not fetched",
-                    /*waits=*/false);
-    remote_.reset();
-    ::_exit(Finish(ended));  // with the thread that waits for the disk
-  }
-  cut_short_ = model.interrupted;
-  if (!model.said.empty()) renderer_.Message(model.said);
-}
-
-absl::StatusOr<std::optional<PrivateCoordinator::Network>> LocalRun::NetworkOfRun() {
-  if (args_.hosts.has_value()) {
-    LS_ASSIGN_OR_RETURN(plan_, PlanHosts(*args_.hosts));
-    LS_ASSIGN_OR_RETURN(job_, JobOnHosts(plan_->hosts, args_.job));
-    return PrivateCoordinator::Network{plan_->listen, plan_->tokens, plan_->plaintext};
-  }
-  if (!args_.rendezvous.has_value()) return std::nullopt;
-  const RendezvousArgs& rendezvous = *args_.rendezvous;
-  LS_ASSIGN_OR_RETURN(RunTokens tokens, TokensOfRun(args_.coordinator, rendezvous.plaintext));
-  return PrivateCoordinator::Network{rendezvous.endpoint, std::move(tokens), rendezvous.plaintext,
-                                     /*guests_come=*/true};
-}
-
-absl::Status LocalRun::PrepareHosts(JobSpec* spec) const {
-  LS_RETURN_IF_ERROR(CheckNoLabels(*spec));
-  if (plan_.has_value()) return PutOnHosts(plan_->hosts, spec);
-  if (!args_.rendezvous.has_value()) return CheckOneHost(*spec);
-  if (spec->resources().rank0_node().empty()) {
-    spec->mutable_resources()->set_rank0_node(HostName());
-  }
   return absl::OkStatus();
 }
 
@@ -543,8 +335,6 @@ int LocalRun::ShowEnd(const JobStatus& status, int code) {
   }
   return renderer_.Finish(ResultText(status, record), code);
 }
-
-}  // namespace
 
 int RunHere(const RunArgs& args, Spawner* spawner) {
   // Before any thread: what even one worker needs.

@@ -34,6 +34,11 @@ absl::StatusOr<std::unique_ptr<coordinator::Client>> Connect(const CoordinatorAr
   return coordinator::Client::Create(options);
 }
 
+absl::Status WithoutFollower(const absl::Status& why) {
+  if (!absl::IsUnauthenticated(why)) return why;
+  return absl::UnauthenticatedError(absl::StrCat(why.message(), "; the job is not ended by that"));
+}
+
 int Complain(const absl::Status& status, Input input) {
   const std::string text = PrintableLines(std::string(status.message()));
   std::cerr << (IsDiagnostics(status) ? text : absl::StrCat("error: ", text, "\n"));

@@ -27,6 +27,9 @@ absl::StatusOr<coordinator::ClientOptions> ClientOptionsOf(const CoordinatorArgs
 // A client of that coordinator. Errors: as ClientOptionsOf.
 absl::StatusOr<std::unique_ptr<coordinator::Client>> Connect(const CoordinatorArgs& args);
 
+// Returns why a job that goes on is followed no more, where the coordinator said `why`.
+absl::Status WithoutFollower(const absl::Status& why);
+
 // Prints "error: ..." on stderr, or a job file's diagnostics as they are, safe for a terminal, and
 // returns the exit code for `status` (ExitCodeOf).
 int Complain(const absl::Status& status, Input input = Input::kCommandLine);
