@@ -175,14 +175,15 @@ std::string Quote(const std::string& text) {
   return nlohmann::json::parse(quoted).get<std::string>() == text ? quoted : std::string();
 }
 
-}  // namespace
-
+// Bytes of one element, 0 for a dtype that the format does not know.
 uint64_t DtypeBytes(std::string_view dtype) {
   for (const Dtype& known : kDtypes) {
     if (known.name == dtype) return known.bytes;
   }
   return 0;
 }
+
+}  // namespace
 
 absl::StatusOr<uint64_t> TensorBytes(std::string_view dtype, const std::vector<int64_t>& shape) {
   uint64_t bytes = DtypeBytes(dtype);

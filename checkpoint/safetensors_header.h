@@ -32,9 +32,6 @@ struct SafetensorsHeader {
 // Headers longer than this are refused, as the format's reference reader does.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
-// Bytes of one element, 0 for a dtype that the format does not know.
-uint64_t DtypeBytes(std::string_view dtype);
-
 // shape's elements x the dtype's bytes. Errors: InvalidArgument (unknown dtype, negative,
 // overflow).
 absl::StatusOr<uint64_t> TensorBytes(std::string_view dtype, const std::vector<int64_t>& shape);

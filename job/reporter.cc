@@ -91,10 +91,6 @@ struct Nesting {
   }
 };
 
-size_t Indentation(absl::string_view line) {
-  return std::min(line.find_first_not_of(" \t"), line.size());
-}
-
 // Returns whether a key of the job file stands at the beginning of the line, behind spaces.
 bool BeginsSection(absl::string_view line) {
   absl::string_view key = line.substr(0, line.find(':'));

@@ -287,10 +287,6 @@ class TreeBuilder : public YAML::EventHandler {
   int first_column_ = 0;  // of the first document
 };
 
-size_t Indentation(absl::string_view line) {
-  return std::min(line.find_first_not_of(" \t"), line.size());
-}
-
 bool TreeBuilder::FindKeyWithoutColon(Place* place) const {
   int line = place->line;
   for (int tries = 0; tries < 2 && line >= 0; ++tries, line = LineBefore(line)) {
@@ -400,6 +396,10 @@ YamlProblem ProblemOf(const YAML::Exception& error, const TreeBuilder& builder) 
 }
 
 }  // namespace
+
+size_t Indentation(absl::string_view line) {
+  return std::min(line.find_first_not_of(" \t"), line.size());
+}
 
 YamlEntry* YamlNode::Find(absl::string_view key) {
   return const_cast<YamlEntry*>(std::as_const(*this).Find(key));

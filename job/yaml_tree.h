@@ -64,6 +64,9 @@ inline constexpr size_t kMaxAliasedBytes = 4 * kMaxYamlBytes;
 // syntax, encoding, size, nesting, a second document, tags. Aliases are replaced by copies.
 YamlDocument ParseYaml(absl::string_view text, int source);
 
+// Returns how many spaces and tabs a line begins with.
+size_t Indentation(absl::string_view line);
+
 }  // namespace lockstep::job
 
 #endif  // LOCKSTEP_JOB_YAML_TREE_H_

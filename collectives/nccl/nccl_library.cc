@@ -52,26 +52,12 @@ bool LookUpAll(void* library, NcclApi* api) {
   return whole;
 }
 
-}  // namespace
-
-std::string NcclLibrary::name() const {
-  return absl::StrCat("NCCL ", version / 10000, ".", version / 100 % 100, ".", version % 100);
-}
-
-std::string NcclLibrary::features() const {
-  const auto feature = [](bool there, const char* word) {
-    return absl::StrCat(there ? "" : "no ", word);
-  };
-  return absl::StrCat(feature(api.revoke != nullptr, "revoke"), ", ",
-                      feature(api.shrink != nullptr, "shrink"), ", ",
-                      feature(api.grow != nullptr, "grow"), ", ",
-                      feature(api.window_register != nullptr, "windows"));
-}
-
+// Where LoadNccl looks, in order.
 std::vector<std::string> NcclPaths() {
   return CudaLibraryPaths("LOCKSTEP_NCCL_LIBRARY", kFile, "nccl");
 }
 
+// The table of the library at `path`. Errors: as LoadNccl.
 absl::StatusOr<NcclLibrary> OpenNccl(const std::string& path) {
   void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays for ever
   if (handle == nullptr) {
@@ -86,6 +72,22 @@ absl::StatusOr<NcclLibrary> OpenNccl(const std::string& path) {
         absl::StrCat(path, " is too old (version ", library.version, "): NCCL 2.18 or newer"));
   }
   return library;
+}
+
+}  // namespace
+
+std::string NcclLibrary::name() const {
+  return absl::StrCat("NCCL ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+std::string NcclLibrary::features() const {
+  const auto feature = [](bool there, const char* word) {
+    return absl::StrCat(there ? "" : "no ", word);
+  };
+  return absl::StrCat(feature(api.revoke != nullptr, "revoke"), ", ",
+                      feature(api.shrink != nullptr, "shrink"), ", ",
+                      feature(api.grow != nullptr, "grow"), ", ",
+                      feature(api.window_register != nullptr, "windows"));
 }
 
 absl::StatusOr<const NcclLibrary*> LoadNccl() {

@@ -29,12 +29,6 @@ struct NcclLibrary {
 // older than 2.18; the same at each call.
 absl::StatusOr<const NcclLibrary*> LoadNccl();
 
-// The table of the library at `path`. Errors: as LoadNccl.
-absl::StatusOr<NcclLibrary> OpenNccl(const std::string& path);
-
-// Where LoadNccl looks, in order. For messages and tests.
-std::vector<std::string> NcclPaths();
-
 // OK for kNcclSuccess, which `what` came to. Otherwise Aborted when a peer or the network failed
 // (another generation may work), Internal for the rest; with NCCL's own words.
 absl::Status NcclStatus(const NcclApi& api, NcclComm comm, NcclResult result,

@@ -279,6 +279,22 @@ bool Converts(const Graph& graph, const Node& node, const CpuTarget& target) {
   return kernel.takes_half == nullptr || !kernel.takes_half(graph, node, target);
 }
 
+// The class of the node's work.
+OpClass ClassOf(const Graph& graph, const Node& node) {
+  const OpClass of_floats = CpuKernelOf(*node.op).op_class;
+  if (graph.type(node.inputs[0]).dtype != DType::kBF16) return of_floats;
+  switch (of_floats) {
+    case OpClass::kProducts:
+      return OpClass::kBf16Products;
+    case OpClass::kAttention:
+      return OpClass::kBf16Attention;
+    case OpClass::kConvolutions:
+      return OpClass::kBf16Convolutions;
+    default:
+      return of_floats;
+  }
+}
+
 }  // namespace
 
 bool HasHalfOperand(const Graph& graph, const Node& node) {
@@ -294,21 +310,6 @@ bool IsAllBf16(const Graph& graph, const Node& node, const CpuTarget& /*target*/
   return std::all_of(node.outputs.begin(), node.outputs.end(), is) &&
          std::all_of(node.inputs.begin(), node.inputs.end(),
                      [&](const Value& input) { return is(graph.type(input)); });
-}
-
-OpClass ClassOf(const Graph& graph, const Node& node) {
-  const OpClass of_floats = CpuKernelOf(*node.op).op_class;
-  if (graph.type(node.inputs[0]).dtype != DType::kBF16) return of_floats;
-  switch (of_floats) {
-    case OpClass::kProducts:
-      return OpClass::kBf16Products;
-    case OpClass::kAttention:
-      return OpClass::kBf16Attention;
-    case OpClass::kConvolutions:
-      return OpClass::kBf16Convolutions;
-    default:
-      return of_floats;
-  }
 }
 
 size_t KernelScratchBytes(const Graph& graph, const Node& node, const CpuTargets& targets) {

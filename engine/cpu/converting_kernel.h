@@ -23,8 +23,6 @@ namespace lockstep::engine {
 bool HasHalfOperand(const Graph& graph, const Node& node);
 // Returns whether all of them are bf16: CpuKernelDef::takes_half of kernels with loops for that.
 bool IsAllBf16(const Graph& graph, const Node& node, const CpuTarget& target);
-// The class of the node's work.
-OpClass ClassOf(const Graph& graph, const Node& node);
 // Bytes of scratch that the node needs, copies included.
 size_t KernelScratchBytes(const Graph& graph, const Node& node, const CpuTargets& targets);
 // Bytes of what the node's kernel can make once of input `CpuKernelDef::packed_input`; 0: nothing.

@@ -53,6 +53,13 @@ std::string Differs(size_t i, size_t count, double is, double want, double room)
   return absl::StrFormat("value %d of %d is %g instead of %g, +-%g", i, count, is, want, room);
 }
 
+// Attention as one word, by which files name it: equal for equal ones.
+std::string DescribeAttention(const CudnnAttentionShape& s) {
+  return absl::StrCat(s.backward ? "attention-backward:" : "attention:", s.batch, "x", s.heads, "x",
+                      s.length, "x", s.depth, ":", s.stride, ":", NameOf(s.type),
+                      s.causal ? ":causal" : "");
+}
+
 }  // namespace
 
 bool SuitsCudnn(const ops::AttentionShape& shape, Type type) {
@@ -73,12 +80,6 @@ CudnnAttentionShape CudnnShapeOf(const ops::AttentionShape& shape, Type type, bo
   made.causal = shape.causal;
   made.backward = backward;
   return made;
-}
-
-std::string DescribeAttention(const CudnnAttentionShape& s) {
-  return absl::StrCat(s.backward ? "attention-backward:" : "attention:", s.batch, "x", s.heads, "x",
-                      s.length, "x", s.depth, ":", s.stride, ":", NameOf(s.type),
-                      s.causal ? ":causal" : "");
 }
 
 size_t MostAttentionWorkspace(const Graph& graph) {

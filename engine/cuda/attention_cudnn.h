@@ -26,9 +26,6 @@ bool SuitsCudnn(const ops::AttentionShape& shape, Type type);
 // REQUIRES: SuitsCudnn.
 CudnnAttentionShape CudnnShapeOf(const ops::AttentionShape& shape, Type type, bool backward);
 
-// Attention as one word, by which files name it: equal for equal ones.
-std::string DescribeAttention(const CudnnAttentionShape& shape);
-
 // Returns what a program has room for beside the results of a node of attention: an eighth of what
 // all of its nodes give, from 256 MiB to 4 GiB.
 size_t MostAttentionWorkspace(const Graph& graph);

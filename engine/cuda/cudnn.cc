@@ -142,14 +142,15 @@ std::string OpenCompiler(const std::string& path) {
                       kCompilerVariable, " to the path of ", NvrtcFile());
 }
 
+// Where LoadCudnn looks, in order.
+std::vector<std::string> CudnnPaths() {
+  return CudaLibraryPaths(kVariable, "libcudnn.so.9", "cudnn");
+}
+
 }  // namespace
 
 std::string CudnnLibrary::name() const {
   return absl::StrCat("cuDNN ", version / kMajorUnit, ".", version / 100 % 100, ".", version % 100);
-}
-
-std::vector<std::string> CudnnPaths() {
-  return CudaLibraryPaths(kVariable, "libcudnn.so.9", "cudnn");
 }
 
 std::vector<std::string> NvrtcPaths(const std::vector<std::string>& folders) {

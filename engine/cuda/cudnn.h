@@ -28,12 +28,10 @@ struct CudnnLibrary {
   std::string name() const;
 };
 
-// Where LoadCudnn looks, in order.
-std::vector<std::string> CudnnPaths();
-// The same of NVRTC ($LOCKSTEP_NVRTC_LIBRARY): first what lies beside the libraries in `folders`
-// (empty ones are left out), as cuDNN would find it itself, then where CUDA's libraries are. cuDNN
-// asks the loader for it by its name alone, which finds what the process has loaded, wherever that
-// lies.
+// Where NVRTC is looked for, in order ($LOCKSTEP_NVRTC_LIBRARY): first what lies beside the
+// libraries in `folders` (empty ones are left out), as cuDNN would find it itself, then where
+// CUDA's libraries are. cuDNN asks the loader for it by its name alone, which finds what the
+// process has loaded, wherever that lies.
 std::vector<std::string> NvrtcPaths(const std::vector<std::string>& folders);
 
 // Stays loaded for ever, as does NVRTC, which is loaded with it (beside no emulated GPU), before it

@@ -69,12 +69,13 @@ bool IsProgram(const std::string& name) {
 
 std::string PortOf(const std::string& address) { return address.substr(address.rfind(':')); }
 
-}  // namespace
-
+// The hosts that the flags, or the file that they name, name. Errors: as PlanHosts, of the file.
 absl::StatusOr<std::vector<HostSlots>> NamedHosts(const HostsArgs& args) {
   if (args.hostfile.empty()) return args.hosts;
   return ReadHostFile(args.hostfile);
 }
+
+}  // namespace
 
 absl::StatusOr<HostsPlan> PlanHosts(const HostsArgs& args) {
   HostsPlan plan;

@@ -35,8 +35,6 @@ struct HostsPlan {
 // program to enter others with, or no address that can be reached from another one).
 absl::StatusOr<HostsPlan> PlanHosts(const HostsArgs& args);
 
-// The hosts that the flags, or the file that they name, name. Errors: as PlanHosts, of the file.
-absl::StatusOr<std::vector<HostSlots>> NamedHosts(const HostsArgs& args);
 // The job's file as the hosts have it: nodes, where no host has a number of workers. Errors:
 // FailedPrecondition (another number of hosts was asked for).
 absl::StatusOr<JobArgs> JobOnHosts(const std::vector<HostSlots>& hosts, const JobArgs& job);

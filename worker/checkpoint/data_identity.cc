@@ -12,11 +12,9 @@
 #include "common/utf8.h"
 
 namespace lockstep::worker {
+namespace {
 
-std::string PathText(const std::string& path) {
-  return ToUtf8(path) == path ? path : Printable(path);
-}
-
+// Each once: both splits may be of one file. Paths are text.
 std::vector<checkpoint::DataRecord> DataRecordsOf(const std::vector<data::FileFingerprint>& files) {
   std::vector<checkpoint::DataRecord> records;
   for (const data::FileFingerprint& file : files) {
@@ -26,6 +24,12 @@ std::vector<checkpoint::DataRecord> DataRecordsOf(const std::vector<data::FileFi
     }
   }
   return records;
+}
+
+}  // namespace
+
+std::string PathText(const std::string& path) {
+  return ToUtf8(path) == path ? path : Printable(path);
 }
 
 DataIdentity::DataIdentity(data::Source source, bool evaluates, uint64_t stamp)

@@ -24,9 +24,6 @@ namespace lockstep::worker {
 // The path as text: as it is, or, where it is not UTF-8, as it is shown.
 std::string PathText(const std::string& path);
 
-// Each once: both splits may be of one file. Paths are text.
-std::vector<checkpoint::DataRecord> DataRecordsOf(const std::vector<data::FileFingerprint>& files);
-
 class DataIdentity {
  public:
   // `evaluates`: whether the job reads the test split. Else it may be anything, and is not looked

@@ -77,8 +77,8 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenHost(const ShmTransport::Options&
   return HostsTransport::Create(hosts);
 }
 
-}  // namespace
-
+// Returns whether gradients of `job` on the assigned device go by NCCL. When they do not and could
+// have been meant to, `why` says why. Errors: FailedPrecondition when the job insists.
 absl::StatusOr<bool> ReducesByNccl(const JobSpec& job, const WorkerAssignment& assignment,
                                    std::string* why) {
   const std::string& use = job.nccl().use();
@@ -93,6 +93,8 @@ absl::StatusOr<bool> ReducesByNccl(const JobSpec& job, const WorkerAssignment& a
   *why = std::string(possible.message());
   return false;
 }
+
+}  // namespace
 
 absl::StatusOr<GradientPlace> PlaceOfGradients(const JobSpec& job,
                                                const WorkerAssignment& assignment) {

@@ -20,12 +20,8 @@ namespace lockstep::worker {
 // Since this version of NCCL several ranks may share a GPU, when it is told so.
 inline constexpr int kNcclSharesGpus = 23000;
 
-// Returns whether gradients of `job` on the assigned device go by NCCL. When they do not and could
-// have been meant to, `why` says why. Errors: FailedPrecondition when the job insists.
-absl::StatusOr<bool> ReducesByNccl(const JobSpec& job, const WorkerAssignment& assignment,
-                                   std::string* why);
-
-// Where they are reduced; rank 0 logs why not by NCCL. Errors: as ReducesByNccl.
+// Returns where gradients of `job` are reduced on the assigned device; rank 0 logs why not by NCCL.
+// Errors: FailedPrecondition when the job insists on NCCL.
 absl::StatusOr<GradientPlace> PlaceOfGradients(const JobSpec& job,
                                                const WorkerAssignment& assignment);
 

@@ -93,10 +93,6 @@ class Host:
             self.run(program, "-w", "-A", "INPUT", "-i", "eth0", "-m", "statistic", "--mode", "random",
                      "--probability", str(share), "-j", "DROP")
 
-    def lose_nothing(self):
-        for program in ("iptables", "ip6tables"):
-            self.run(program, "-w", "-F", "INPUT")
-
     def narrow(self, rate):
         """What it sends goes at `rate` ("10mbit")."""
         run("tc", "-n", self.namespace, "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb",
