@@ -67,8 +67,10 @@ absl::Status MakeTables(const SqliteDatabase& database) {
   return database.Run("COMMIT");
 }
 
-// Errors: DataLoss, naming the row.
-absl::StatusOr<std::vector<StoredRow>> ReadRows(const SqliteDatabase& database) {
+// Returns all rows of `database`, which is `origin` or a copy of it. Errors: DataLoss, naming the
+// row and `origin`.
+absl::StatusOr<std::vector<StoredRow>> ReadRows(const SqliteDatabase& database,
+                                                const SqliteDatabase& origin) {
   LS_ASSIGN_OR_RETURN(SqliteStatement all,
                       database.Prepare("SELECT key, value, revision, hash FROM rows ORDER BY key"));
   std::vector<StoredRow> rows;
@@ -78,9 +80,19 @@ absl::StatusOr<std::vector<StoredRow>> ReadRows(const SqliteDatabase& database) 
     StoredRow& row = rows.emplace_back();
     row = {all.Bytes(0), all.Bytes(1), all.Int(2)};
     if (all.Int(3) != HashOf(row.key, row.value)) {
-      return Annotate(database.Failure(SQLITE_CORRUPT), absl::StrCat("row '", row.key, "'"));
+      return Annotate(origin.Failure(SQLITE_CORRUPT), absl::StrCat("row '", row.key, "'"));
     }
   }
+}
+
+// The same of a journal of which nothing was looked at yet.
+absl::StatusOr<std::vector<StoredRow>> ReadWhole(const SqliteDatabase& database,
+                                                 const SqliteDatabase& origin) {
+  LS_ASSIGN_OR_RETURN(const std::string tables, database.Ask("SELECT count(*) FROM sqlite_master"));
+  if (tables == "0") return absl::DataLossError(absl::StrCat("'", origin.path(), "' is empty"));
+  LS_ASSIGN_OR_RETURN(const std::string check, database.Ask("PRAGMA quick_check(1)"));
+  if (check != "ok") return origin.Failure(SQLITE_CORRUPT);
+  return ReadRows(database, origin);
 }
 
 class SqliteStore : public Store {
@@ -93,7 +105,7 @@ class SqliteStore : public Store {
 
   absl::StatusOr<std::vector<StoredRow>> GetAll() override {
     absl::MutexLock lock(&mu_);
-    return ReadRows(*database_);
+    return ReadRows(*database_, *database_);
   }
 
   absl::StatusOr<int64_t> PutBatch(absl::Span<const Put> rows) override {
@@ -267,12 +279,7 @@ absl::StatusOr<std::vector<StoredRow>> ReadWholeJournal(const std::string& file)
   LS_ASSIGN_OR_RETURN(const auto database,
                       SqliteDatabase::Open(file, kBusyMillis, /*read_only=*/true));
   LS_RETURN_IF_ERROR(CheckKind(*database));
-  LS_ASSIGN_OR_RETURN(const std::string tables,
-                      database->Ask("SELECT count(*) FROM sqlite_master"));
-  if (tables == "0") return absl::DataLossError("it is empty");
-  LS_ASSIGN_OR_RETURN(const std::string check, database->Ask("PRAGMA quick_check(1)"));
-  if (check != "ok") return database->Failure(SQLITE_CORRUPT);
-  return ReadRows(*database);
+  return ReadWhole(*database, *database);
 }
 
 }  // namespace
@@ -282,7 +289,10 @@ absl::Status CopySqliteStore(const std::string& folder, const std::string& file)
   if (::access(path.c_str(), F_OK) != 0) return ErrnoStatus(errno, absl::StrCat("'", path, "'"));
   LS_ASSIGN_OR_RETURN(const auto database, SqliteDatabase::Open(path, kBusyMillis));
   LS_RETURN_IF_ERROR(CheckKind(*database));
-  return MakeNewFile(file, [&](SqliteDatabase& copy) { return database->CopyTo(copy); });
+  return MakeNewFile(file, [&](SqliteDatabase& copy) -> absl::Status {
+    LS_RETURN_IF_ERROR(database->CopyTo(copy));
+    return ReadWhole(copy, *database).status();  // pages are copied as they are
+  });
 }
 
 absl::Status WriteJournalFile(const std::string& file, absl::Span<const StoredRow> rows) {

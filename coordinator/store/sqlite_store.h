@@ -37,8 +37,9 @@ inline constexpr const char* kLockFile = "journal.lock";
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const SqliteOptions& options);
 
 // Copies the database of `folder` to the new file `file` as it is at one moment, also while a
-// coordinator writes to it. Blocks for the disk. Errors: AlreadyExists (there is such a file, which
-// stays as it is), NotFound (there is no database), and as OpenSqliteStore.
+// coordinator writes to it, and reads it whole: of a database that is damaged none is made. Blocks
+// for the disk. Errors: AlreadyExists (there is such a file, which stays as it is), NotFound (there
+// is no database), DataLoss (it is damaged or empty; naming the row), and as OpenSqliteStore.
 absl::Status CopySqliteStore(const std::string& folder, const std::string& file);
 
 // Makes the new database `file` of rows. Errors: as CopySqliteStore.

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/store/sqlite.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/store.h"
 #include "tests/conformance/etcd_process.h"
@@ -294,6 +295,25 @@ TEST(SqliteStore, IsCopiedWhileItIsUsed) {
             absl::StatusCode::kNotFound);
   ASSERT_TRUE(WriteJournalFile(copy + "3", *rows).ok());
   EXPECT_EQ(ReadJournalFile(copy + "3")->back().value, "2");
+}
+
+// It could not be restored, and who is told only then has no older one any more.
+TEST(SqliteStore, ADamagedRowIsNotCopied) {
+  const Folder folder;
+  ASSERT_TRUE(Open(folder)->PutBatch({{"a", "1"}, {"b", "2"}}).ok());
+  {
+    const auto database = SqliteDatabase::Open(folder.file(), /*busy_millis=*/500);
+    ASSERT_TRUE(database.ok()) << database.status();
+    ASSERT_TRUE((*database)->Run("UPDATE rows SET value = 'x' WHERE key = 'b'").ok());
+  }
+  const std::string copy = folder.path() + "/copy.db";
+  const absl::Status damaged = CopySqliteStore(folder.path(), copy);
+  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
+  EXPECT_THAT(damaged.message(), HasSubstr("row 'b'"));
+  EXPECT_THAT(damaged.message(), HasSubstr(absl::StrCat("'", folder.file(), "'")));
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr("copy.db")));
+  }
 }
 
 TEST(SqliteStore, ACopyThatWasCutOffIsSaidToBe) {
