@@ -3,17 +3,22 @@
 // batch that needs several transactions is there wholly or not at all, wherever its leader dies.
 // Against a real etcd.
 #include <gmock/gmock.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "common/clock.h"
 #include "common/thread.h"
+#include "coordinator/client/grpc_status.h"
 #include "coordinator/store/etcd/etcd_store.h"
 #include "coordinator/store/etcd/layout.h"
 #include "coordinator/store/etcd/options.h"
@@ -26,6 +31,70 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// Passes calls on to an etcd, and says of one transaction that it carried out what it is told to.
+class Misreporting : public etcdserverpb::KV::Service, public etcdserverpb::Lease::Service {
+ public:
+  explicit Misreporting(const EtcdOptions& etcd) : etcd_(etcd) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(static_cast<etcdserverpb::KV::Service*>(this));
+    builder.RegisterService(static_cast<etcdserverpb::Lease::Service*>(this));
+    server_ = builder.BuildAndStart();
+  }
+  ~Misreporting() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  // Of the next transaction.
+  void Misreport(const grpc::Status& status) {
+    absl::MutexLock lock(&mu_);
+    next_ = status;
+  }
+
+  grpc::Status Txn(grpc::ServerContext*, const etcdserverpb::TxnRequest* request,
+                   etcdserverpb::TxnResponse* response) override {
+    const grpc::Status said = Answer(etcd_.Txn(*request, kPatience), response);
+    absl::MutexLock lock(&mu_);
+    return next_.ok() ? said : std::exchange(next_, grpc::Status::OK);
+  }
+  grpc::Status Range(grpc::ServerContext*, const etcdserverpb::RangeRequest* request,
+                     etcdserverpb::RangeResponse* response) override {
+    return Answer(etcd_.Range(*request, kPatience), response);
+  }
+  grpc::Status LeaseGrant(grpc::ServerContext*, const etcdserverpb::LeaseGrantRequest* request,
+                          etcdserverpb::LeaseGrantResponse* response) override {
+    return Answer(etcd_.Grant(request->ttl(), kPatience), response);
+  }
+  grpc::Status LeaseRevoke(grpc::ServerContext*, const etcdserverpb::LeaseRevokeRequest* request,
+                           etcdserverpb::LeaseRevokeResponse*) override {
+    return ToGrpc(etcd_.Revoke(request->id(), kPatience));
+  }
+  grpc::Status LeaseKeepAlive(
+      grpc::ServerContext*,
+      grpc::ServerReaderWriter<etcdserverpb::LeaseKeepAliveResponse,
+                               etcdserverpb::LeaseKeepAliveRequest>* stream) override {
+    etcdserverpb::LeaseKeepAliveRequest request;
+    while (stream->Read(&request)) {
+      etcdserverpb::LeaseKeepAliveResponse response;
+      response.set_ttl(etcd_.KeepAlive(request.id(), kPatience).value_or(0));
+      stream->Write(response);
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  template <typename Response>
+  static grpc::Status Answer(const absl::StatusOr<Response>& answer, Response* response) {
+    if (answer.ok()) *response = *answer;
+    return ToGrpc(answer.status());
+  }
+
+  EtcdClient etcd_;
+  absl::Mutex mu_;
+  grpc::Status next_ ABSL_GUARDED_BY(mu_);
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
 
 class EtcdStoreTest : public testing::Test {
  protected:
@@ -247,6 +316,63 @@ TEST_F(EtcdStoreTest, LeadsAndWritesThoughEachAnswerTakesLong) {
   ASSERT_TRUE(store.ok()) << store.status();
   EXPECT_EQ(*(*store)->PutBatch({{"a", "1"}}), 1);
   EXPECT_TRUE(election.Leads());
+}
+
+// As of a cluster that is a year old, on an etcd that is slow: it takes longer than any one answer
+// is waited for.
+TEST_F(EtcdStoreTest, ReadsALongJournalThoughEachAnswerTakesLong) {
+  constexpr int kRows = 3000;
+  std::vector<Put> puts;
+  for (int i = 0; i < kRows; ++i) puts.push_back({absl::StrCat("row", i), "value"});
+  ASSERT_TRUE(Lead()->PutBatch(puts).ok());
+  LateAnswers late(etcd_->port(), absl::Milliseconds(700));
+  options_.endpoints = {late.address()};
+  const auto store = Lead();
+  const auto rows = store->GetAll();
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ(rows->size(), kRows);
+  // What was read at first is not the newest for ever.
+  ASSERT_TRUE(store->PutBatch({{"one more", "value"}}).ok());
+  EXPECT_EQ(store->GetAll()->size(), kRows + 1);
+}
+
+// A connection that a network swallowed stays open, and with one endpoint there is no other to use.
+TEST_F(EtcdStoreTest, AConnectionThatWasSwallowedIsMadeAnew) {
+  LateAnswers way(etcd_->port(), absl::ZeroDuration());
+  options_.endpoints = {way.address()};
+  EtcdClient client(options_);
+  etcdserverpb::RangeRequest request;
+  request.set_key(layout_.Newest());
+  const auto answered = [&] { return client.Range(request, absl::Seconds(1)).ok(); };
+  ASSERT_TRUE(client.Range(request, kPatience).ok());
+  way.Swallow();
+  while (answered()) {
+  }
+  const absl::Time give_up = Clock::Real()->Now() + kPatience;
+  bool back = false;
+  while (!back && Clock::Real()->Now() < give_up) back = answered();
+  EXPECT_TRUE(back);
+}
+
+// Etcd says so of what it has carried out, where it finds that out afterwards. And its leader may
+// change after it has.
+TEST_F(EtcdStoreTest, WhatWasCarriedOutAndReportedAsRefusedIsWritten) {
+  Misreporting etcd(options_);
+  options_.endpoints = {etcd.address()};
+  const auto store = Lead();
+  ASSERT_TRUE(store->PutBatch({{"a", "0"}}).ok());
+  int64_t revision = 1;
+  for (const grpc::Status& status :
+       {grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                     "etcdserver: mvcc: database space exceeded"),
+        grpc::Status(grpc::StatusCode::UNKNOWN, "raft proposal dropped")}) {
+    etcd.Misreport(status);
+    const auto put = store->PutBatch({{"a", "1"}});
+    ASSERT_TRUE(put.ok()) << put.status();
+    EXPECT_EQ(*put, ++revision);
+    EXPECT_EQ(*store->PutBatch({{"a", "2"}}), ++revision);
+    EXPECT_TRUE(store->Leads());
+  }
 }
 
 // The first try is carried out and its answer late; the second is refused for want of space.

@@ -73,11 +73,13 @@ void LateAnswers::Accept() {
 void LateAnswers::Serve(Connection& connection, short client, short server) {
   if (client != 0) {
     const std::string said = Take(connection.client);
-    connection.over |= said.empty() || !Pass(connection.server, said);
+    connection.over |= said.empty();
+    if (!connection.swallowed) connection.over |= !Pass(connection.server, said);
   }
   if (server != 0) {
     std::string answer = Take(connection.server);
     connection.over |= answer.empty();
+    if (connection.swallowed) return;
     connection.answers.emplace_back(Clock::Real()->Now() + absl::Nanoseconds(late_nanos_.load()),
                                     std::move(answer));
   }
@@ -99,6 +101,12 @@ void LateAnswers::Run() {
     }
     ::poll(fds.data(), fds.size(), kLookMillis);
     if (fds[0].revents != 0) return;
+    if (swallow_.exchange(false)) {
+      for (Connection& connection : connections_) {
+        connection.swallowed = true;
+        connection.answers.clear();
+      }
+    }
     size_t place = 2;
     for (Connection& connection : connections_) {
       Serve(connection, fds[place].revents, fds[place + 1].revents);

@@ -25,12 +25,23 @@ using ::etcdserverpb::RangeResponse;
 using ::etcdserverpb::TxnRequest;
 using ::etcdserverpb::TxnResponse;
 
-// A page has at most so many keys, each of one piece at most: etcd's answers stay below gRPC's
-// limit here.
-constexpr int64_t kPageKeys = 100;
+// Of a page's keys. Each has one piece at most, so that the least of them stay below gRPC's limit
+// here; after the first page it is known how many make kPageBytes.
+constexpr int64_t kLeastPage = 100;
+constexpr int64_t kFirstPage = 1000;
+constexpr int64_t kMostPage = 10000;
+constexpr int64_t kPageBytes = 16 << 20;
 constexpr int kMostAnswer = 256 << 20;
+// One endpoint gets so long for a page; then the next one is asked, and has twice as long.
+constexpr absl::Duration kPagePatience = absl::Seconds(2);
+constexpr absl::Duration kTryAgain = absl::Milliseconds(50);
+constexpr int kMostReads = 4;
 // While it does not answer, it is looked why so often.
 constexpr absl::Duration kExplainEvery = absl::Seconds(5);
+// A connection that a network swallowed is noticed by a ping that is not answered while calls wait.
+// Etcd takes none that come more often.
+constexpr int kPingMillis = 5000;
+constexpr int kPingPatienceMillis = 2000;
 
 std::shared_ptr<grpc::Channel> Connect(const EtcdOptions& options, const std::string& endpoint) {
   grpc::ChannelArguments arguments;
@@ -42,6 +53,8 @@ std::shared_ptr<grpc::Channel> Connect(const EtcdOptions& options, const std::st
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
   arguments.SetInt(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kMostAnswer);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMillis);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingPatienceMillis);
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   if (options.tls) {
     grpc::SslCredentialsOptions tls;
@@ -62,10 +75,32 @@ bool IsBadToken(const grpc::Status& status) {
          absl::StrContains(status.error_message(), "user name is empty");
 }
 
+// Returns whether it says nothing of what became of the call, so that another endpoint may be
+// asked. UNKNOWN is what etcd says of a proposal that it dropped while its leader changed, and gRPC
+// of a connection that ended in the middle of a call (client/grpc_status.h); INTERNAL, of a stream
+// that a proxy broke off.
+bool IsNoAnswer(const grpc::Status& status) {
+  switch (status.error_code()) {
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+    case grpc::StatusCode::UNAVAILABLE:
+    case grpc::StatusCode::CANCELLED:
+    case grpc::StatusCode::UNKNOWN:
+    case grpc::StatusCode::INTERNAL:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // etcd's words and codes as ours.
 absl::Status Meaning(const grpc::Status& status, const std::string& name) {
   if (status.ok()) return absl::OkStatus();
   const std::string said = absl::StrCat("etcd (", name, "): ", status.error_message());
+  if (IsNoAnswer(status)) {
+    return absl::UnavailableError(status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED
+                                      ? absl::StrCat("etcd (", name, ") does not answer")
+                                      : said);
+  }
   switch (status.error_code()) {
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       if (absl::StrContains(status.error_message(), "space exceeded")) {
@@ -75,11 +110,6 @@ absl::Status Meaning(const grpc::Status& status, const std::string& name) {
             "--quota-backend-bytes"));
       }
       return absl::UnavailableError(said);  // too many requests
-    case grpc::StatusCode::DEADLINE_EXCEEDED:
-      return absl::UnavailableError(absl::StrCat("etcd (", name, ") does not answer"));
-    case grpc::StatusCode::UNAVAILABLE:
-    case grpc::StatusCode::CANCELLED:
-      return absl::UnavailableError(said);
     case grpc::StatusCode::UNAUTHENTICATED:
     case grpc::StatusCode::PERMISSION_DENIED:
       return absl::PermissionDeniedError(
@@ -97,6 +127,16 @@ EtcdClient::EtcdClient(EtcdOptions options) : options_(std::move(options)) {
   for (const std::string& endpoint : options_.endpoints) {
     channels_.push_back(Connect(options_, endpoint));
   }
+  if (options_.explain) explainer_ = Thread("etcd-explain", [this] { Explain(); });
+}
+
+EtcdClient::~EtcdClient() {
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  changed_.NotifyAll();
+  explainer_.Join();
 }
 
 std::string EtcdClient::Name() const { return absl::StrJoin(options_.endpoints, ", "); }
@@ -113,27 +153,46 @@ grpc::Status EtcdClient::Try(absl::Duration timeout, const Do& call) {
   context.set_wait_for_ready(channels_.size() == 1);
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
   grpc::Status status = call(channels_[used], &context);
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-      status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    absl::MutexLock lock(&mu_);
-    silent_ = used;
-    if (current_ == used) current_ = (used + 1) % channels_.size();
+  absl::MutexLock lock(&mu_);
+  if (!IsNoAnswer(status)) {
+    silences_ = 0;
+    why_.clear();
+    return status;
   }
+  silent_ = used;
+  ++silences_;
+  if (current_ == used) current_ = (used + 1) % channels_.size();
   return status;
 }
 
 std::string EtcdClient::Why() {
   const absl::Time now = Clock::Real()->Now();
-  std::string endpoint;
-  {
-    absl::MutexLock lock(&mu_);
-    if (!options_.explain || now - explained_ < kExplainEvery) return why_;
-    explained_ = now;
-    endpoint = options_.endpoints[silent_];
-  }
-  std::string why = options_.explain(options_, endpoint);
   absl::MutexLock lock(&mu_);
-  return why_ = std::move(why);
+  if (!options_.explain || silences_ < channels_.size()) return "";
+  if (now - explained_ >= kExplainEvery) {
+    explained_ = now;
+    explain_ = true;
+    changed_.NotifyAll();
+  }
+  return why_;
+}
+
+// It may take longer than a leader's lease has left: no call waits for it.
+void EtcdClient::Explain() {
+  for (;;) {
+    std::string endpoint;
+    {
+      absl::MutexLock lock(&mu_);
+      changed_.AwaitFor(&mu_, absl::InfiniteDuration(),
+                        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || explain_; });
+      if (stop_) return;
+      explain_ = false;
+      endpoint = options_.endpoints[silent_];
+    }
+    std::string why = options_.explain(options_, endpoint);
+    absl::MutexLock lock(&mu_);
+    if (silences_ > 0) why_ = std::move(why);
+  }
 }
 
 absl::Status EtcdClient::Call(absl::Duration timeout, const Do& call) {
@@ -233,31 +292,43 @@ absl::Status EtcdClient::Revoke(int64_t lease, absl::Duration timeout) {
   });
 }
 
+absl::StatusOr<RangeResponse> EtcdClient::ReadPage(RangeRequest* request, absl::Duration patience) {
+  Clock* const clock = Clock::Real();
+  const absl::Time deadline = clock->Now() + patience;
+  for (absl::Duration time = kPagePatience;; time *= 2) {
+    absl::StatusOr<RangeResponse> page = Range(*request, std::min(time, deadline - clock->Now()));
+    if (!absl::IsUnavailable(page.status()) || clock->Now() >= deadline) return page;
+    request->set_limit(std::max(kLeastPage, request->limit() / 4));
+    clock->Sleep(kTryAgain);
+  }
+}
+
 absl::StatusOr<std::vector<KeyValue>> EtcdClient::ReadOnce(const std::string& prefix,
-                                                           absl::Time deadline) {
+                                                           absl::Duration patience) {
   std::vector<KeyValue> all;
   RangeRequest request;
   request.set_key(prefix);
   request.set_range_end(RangeEnd(prefix));
-  request.set_limit(kPageKeys);
+  request.set_limit(kFirstPage);
+  int64_t most = kMostPage;
   for (;;) {
-    LS_ASSIGN_OR_RETURN(RangeResponse page, Range(request, deadline - Clock::Real()->Now()));
+    const int64_t wanted = request.limit();
+    LS_ASSIGN_OR_RETURN(RangeResponse page, ReadPage(&request, patience));
+    if (request.limit() < wanted) most = request.limit();
     if (request.revision() == 0) request.set_revision(page.header().revision());
+    const int64_t keys = page.kvs_size(), bytes = static_cast<int64_t>(page.ByteSizeLong());
     for (KeyValue& kv : *page.mutable_kvs()) all.push_back(std::move(kv));
     if (!page.more()) return all;
     request.set_key(all.back().key() + std::string(1, '\0'));
+    request.set_limit(std::clamp(keys * kPageBytes / bytes, kLeastPage, most));
   }
 }
 
 absl::StatusOr<std::vector<KeyValue>> EtcdClient::ReadAll(const std::string& prefix,
-                                                          absl::Duration timeout) {
-  Clock* const clock = Clock::Real();
-  const absl::Time deadline = clock->Now() + timeout;
-  for (;;) {
-    absl::StatusOr<std::vector<KeyValue>> all = ReadOnce(prefix, deadline);
-    const bool again = absl::IsUnavailable(all.status()) || absl::IsOutOfRange(all.status());
-    if (!again || clock->Now() >= deadline) return all;
-    clock->Sleep(absl::Milliseconds(50));
+                                                          absl::Duration patience) {
+  for (int reads = 1;; ++reads) {
+    absl::StatusOr<std::vector<KeyValue>> all = ReadOnce(prefix, patience);
+    if (!absl::IsOutOfRange(all.status()) || reads == kMostReads) return all;
   }
 }
 

@@ -17,6 +17,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/cond_var.h"
+#include "common/thread.h"
 #include "coordinator/store/etcd/options.h"
 #include "proto/etcd.grpc.pb.h"
 
@@ -26,10 +28,13 @@ class EtcdClient {
  public:
   // Connects when it is first used.
   explicit EtcdClient(EtcdOptions options);
+  // Waits for an explanation that is under way (EtcdOptions::explain).
+  ~EtcdClient();
 
   // Each is tried once at the endpoint that answered last; when that does not answer in time the
   // next call goes to the next one. All block for at most `timeout`. Errors: Unavailable and
-  // DeadlineExceeded (nobody answers, or etcd has no leader: it may have happened),
+  // DeadlineExceeded (nobody answers, etcd has no leader or loses it, or a proxy fails: it may have
+  // happened; when no endpoint has answered, with why as soon as that is known),
   // ResourceExhausted (etcd has no space, until its alarm is disarmed), OutOfRange (the revision is
   // compacted), PermissionDenied (user, password or certificate), NotFound (the lease),
   // InvalidArgument and others for what is not etcd.
@@ -45,9 +50,10 @@ class EtcdClient {
   absl::Status Revoke(int64_t lease, absl::Duration timeout);
 
   // All keys below `prefix` as they were at one moment, read in pages. Reads again from the start
-  // when it is compacted meanwhile. Blocks for at most `timeout`.
+  // when it is compacted meanwhile, a few times. Blocks while pages come, and for at most
+  // `patience` for each. Errors: as above, after so long without a page.
   absl::StatusOr<std::vector<etcdserverpb::KeyValue>> ReadAll(const std::string& prefix,
-                                                              absl::Duration timeout);
+                                                              absl::Duration patience);
 
   bool has_several() const { return channels_.size() > 1; }
   // "host1:2379, host2:2379", for people.
@@ -60,19 +66,30 @@ class EtcdClient {
   absl::Status Call(absl::Duration timeout, const Do& call) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status CallOnce(absl::Duration timeout, const Do& call) ABSL_LOCKS_EXCLUDED(mu_);
   grpc::Status Try(absl::Duration timeout, const Do& call) ABSL_LOCKS_EXCLUDED(mu_);
-  // Why the endpoint that was tried last does not answer; empty: nothing is known.
+  // Returns why none of the endpoints answers; empty: one has, or nothing is known yet. Does not
+  // block.
   std::string Why() ABSL_LOCKS_EXCLUDED(mu_);
+  // The thread that finds it out.
+  void Explain() ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<etcdserverpb::KeyValue>> ReadOnce(const std::string& prefix,
-                                                               absl::Time deadline);
+                                                               absl::Duration patience);
+  // Asks for less of it each time that it does not come.
+  absl::StatusOr<etcdserverpb::RangeResponse> ReadPage(etcdserverpb::RangeRequest* request,
+                                                       absl::Duration patience);
 
   const EtcdOptions options_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   absl::Mutex mu_;
   size_t current_ ABSL_GUARDED_BY(mu_) = 0;
-  size_t silent_ ABSL_GUARDED_BY(mu_) = 0;  // the one that did not answer last
+  size_t silent_ ABSL_GUARDED_BY(mu_) = 0;    // the one that did not answer last
+  size_t silences_ ABSL_GUARDED_BY(mu_) = 0;  // calls since one was answered
   std::string why_ ABSL_GUARDED_BY(mu_);
   absl::Time explained_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  bool explain_ ABSL_GUARDED_BY(mu_) = false;  // `silent_` is to be explained
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  CondVar changed_;
   std::string token_ ABSL_GUARDED_BY(mu_);  // of the user; empty: not asked for yet
+  Thread explainer_;                        // last: uses the rest
 };
 
 }  // namespace lockstep::coordinator

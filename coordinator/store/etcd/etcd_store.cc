@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -22,9 +23,16 @@ using ::etcdserverpb::TxnResponse;
 // One endpoint gets so long for a transaction; then the next one is asked, and has twice as long.
 constexpr absl::Duration kPatience = absl::Seconds(1);
 constexpr absl::Duration kTryAgain = absl::Milliseconds(50);
-constexpr absl::Duration kReadFor = absl::Seconds(20);
+// While the journal is read: for each page of it.
+constexpr absl::Duration kReadPatience = absl::Seconds(20);
 // Revisions that are older than this are forgotten: etcd keeps all until it is told.
 constexpr absl::Duration kCompactEvery = absl::Minutes(5);
+
+std::vector<StoredRow> RowsOf(EtcdContent content) {
+  std::vector<StoredRow> rows;
+  for (auto& [key, row] : content.rows) rows.push_back(std::move(row));
+  return rows;
+}
 
 class EtcdStore : public Store {
  public:
@@ -33,9 +41,7 @@ class EtcdStore : public Store {
   // Reads what is there and ends what an earlier leader began.
   absl::Status Init() ABSL_LOCKS_EXCLUDED(mu_);
 
-  absl::StatusOr<std::vector<StoredRow>> GetAll() override {
-    return ReadEtcdRows(&etcd_, election_.layout(), kReadFor);
-  }
+  absl::StatusOr<std::vector<StoredRow>> GetAll() override ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<int64_t> PutBatch(absl::Span<const Put> rows) override ABSL_LOCKS_EXCLUDED(mu_);
   bool Leads() override { return election_.Leads(); }
 
@@ -74,7 +80,9 @@ class EtcdStore : public Store {
   std::map<std::string, int> surplus_ ABSL_GUARDED_BY(mu_);  // pieces that an old batch left
   EtcdNewest newest_ ABSL_GUARDED_BY(mu_);
   int64_t newest_mod_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t number_ ABSL_GUARDED_BY(mu_) = 0;   // of transactions
+  int64_t number_ ABSL_GUARDED_BY(mu_) = 0;  // of transactions
+  // What Init has read, until it is asked for or changed: reading it again may take long.
+  std::optional<std::vector<StoredRow>> read_ ABSL_GUARDED_BY(mu_);
   EtcdChanges unmoved_ ABSL_GUARDED_BY(mu_);  // of the newest batch, when it lies in parts
   absl::Time compact_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   int64_t compact_to_ ABSL_GUARDED_BY(mu_) = 0;
@@ -82,7 +90,7 @@ class EtcdStore : public Store {
 
 absl::Status EtcdStore::Init() {
   absl::MutexLock lock(&mu_);
-  LS_ASSIGN_OR_RETURN(const auto all, etcd_.ReadAll(election_.layout().prefix, kReadFor));
+  LS_ASSIGN_OR_RETURN(const auto all, etcd_.ReadAll(election_.layout().prefix, kReadPatience));
   LS_ASSIGN_OR_RETURN(EtcdContent content, ContentOf(election_.layout(), all));
   for (const auto& [key, row] : content.rows) rows_[key] = {row.revision, 1};
   for (const auto& [key, pieces] : content.pieces) {
@@ -92,12 +100,22 @@ absl::Status EtcdStore::Init() {
   newest_ = content.newest;
   newest_mod_ = content.newest_mod;
   unmoved_ = std::move(content.unapplied);
+  const bool has_parts = content.has_parts;
+  read_ = RowsOf(std::move(content));
   if (newest_.parts() > 0) {
     LS_LOG_INFO << "ends the batch that the last leader began: " << unmoved_.changes_size()
                 << " rows";
     return Move();
   }
-  return content.has_parts ? SendMarked({DropParts()}, newest_) : absl::OkStatus();
+  return has_parts ? SendMarked({DropParts()}, newest_) : absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<StoredRow>> EtcdStore::GetAll() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (read_.has_value()) return *std::exchange(read_, std::nullopt);
+  }
+  return ReadEtcdRows(&etcd_, election_.layout(), kReadPatience);
 }
 
 RequestOp EtcdStore::DropParts() const {
@@ -136,7 +154,9 @@ absl::StatusOr<TxnResponse> EtcdStore::Send(TxnRequest txn) {
       continue;
     }
     if (!answer.ok()) {
-      if (!unanswered || !refused.ok()) return answer.status();
+      // Etcd says that it has no space also of what it has carried out.
+      const bool known = !unanswered && !absl::IsResourceExhausted(answer.status());
+      if (known || !refused.ok()) return answer.status();
       // It says nothing of the tries that nobody answered: the guards do, which are read alone.
       refused = answer.status();
       txn.clear_success();
@@ -208,6 +228,7 @@ absl::StatusOr<int64_t> EtcdStore::PutBatch(absl::Span<const Put> rows) {
   if (!election_.Leads()) return LeadsNoMore();
   if (newest_.parts() > 0) LS_RETURN_IF_ERROR(Move());  // it could not before
   if (rows.empty()) return newest_.revision();
+  read_.reset();
   LS_RETURN_IF_ERROR(CheckKeys(rows));
   LS_RETURN_IF_ERROR(CompareRevisions(rows));
   const std::map<std::string, EtcdChange> changes = ChangesOf(rows);
@@ -304,12 +325,10 @@ absl::StatusOr<std::unique_ptr<Store>> OpenEtcdStore(Election* election) {
 }
 
 absl::StatusOr<std::vector<StoredRow>> ReadEtcdRows(EtcdClient* etcd, const EtcdLayout& layout,
-                                                    absl::Duration timeout) {
-  LS_ASSIGN_OR_RETURN(const auto all, etcd->ReadAll(layout.prefix, timeout));
+                                                    absl::Duration patience) {
+  LS_ASSIGN_OR_RETURN(const auto all, etcd->ReadAll(layout.prefix, patience));
   LS_ASSIGN_OR_RETURN(EtcdContent content, ContentOf(layout, all));
-  std::vector<StoredRow> rows;
-  for (auto& [key, row] : content.rows) rows.push_back(std::move(row));
-  return rows;
+  return RowsOf(std::move(content));
 }
 
 }  // namespace lockstep::coordinator

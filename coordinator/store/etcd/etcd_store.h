@@ -27,10 +27,10 @@ namespace lockstep::coordinator {
 // Errors: as the election's loss, or of the client.
 absl::StatusOr<std::unique_ptr<Store>> OpenEtcdStore(Election* election);
 
-// All rows as they are at one moment, by key, whoever leads. Blocks for at most `timeout`.
-// Errors: DataLoss, or of the client.
+// All rows as they are at one moment, by key, whoever leads. Blocks while etcd goes on answering,
+// with at most `patience` for each answer. Errors: DataLoss, or of the client.
 absl::StatusOr<std::vector<StoredRow>> ReadEtcdRows(EtcdClient* etcd, const EtcdLayout& layout,
-                                                    absl::Duration timeout);
+                                                    absl::Duration patience);
 
 }  // namespace lockstep::coordinator
 

@@ -22,8 +22,8 @@ struct EtcdOptions {
   std::string certificate, key;             // PEM; empty: none is shown
   std::string user, password;               // user empty: none is named
   absl::Duration lease = absl::Seconds(2);  // of the leader; whole seconds, etcd gives 2 at least
-  // Says, within a moment, why no connection to an endpoint comes about, which gRPC does not; empty
-  // text: nothing is known. May be empty itself.
+  // Says why no connection to an endpoint comes about, which gRPC does not; empty text: nothing is
+  // known. May be empty itself. Called on a thread of its own, and the client's end waits for it.
   std::function<std::string(const EtcdOptions& options, const std::string& endpoint)> explain;
 };
 
