@@ -20,6 +20,7 @@
 #include "coordinator/service/listener.h"
 #include "coordinator/service/server.h"
 #include "coordinator/service/standby_server.h"
+#include "coordinator/service/wall_clock.h"
 #include "coordinator/store/etcd/client.h"
 #include "coordinator/store/etcd/election.h"
 #include "coordinator/store/etcd/etcd_store.h"
@@ -128,7 +129,9 @@ std::optional<int> Turn::Lead(Election& election) {
   flags_.server.listener = listener_;
   flags_.server.on_broken = [this](const absl::Status& why) { news_.Broken(why); };
   flags_.server.on_later = [this](int64_t epoch) { news_.Later(epoch); };
-  auto server = Server::Start(flags_.server, Clock::Real(), store->get());
+  // It may have stood by for months, while the machine was suspended or its clock was set.
+  const std::unique_ptr<Clock> clock = MakeRealClock();
+  auto server = Server::Start(flags_.server, clock.get(), store->get());
   if (!server.ok()) return CannotLead(server.status());
   LS_LOG_INFO << "leads";
   const int signal = Await(/*until_won=*/false);

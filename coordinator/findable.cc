@@ -15,6 +15,7 @@
 #include "coordinator/client/default_address.h"
 #include "coordinator/service/cluster_files.h"
 #include "coordinator/service/listener.h"
+#include "coordinator/service/wall_clock.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -91,7 +92,7 @@ std::string Findable::Warning() const {
   const auto server = ReadServerCertificate(certificates_);
   if (!server.ok() || !server->has_value()) return "";
   const absl::StatusOr<CertificateFacts> facts = ReadCertificate((*server)->certificate);
-  return facts.ok() ? ExpiryWarning(facts->ends, Clock::Real()->Now()) : "";
+  return facts.ok() ? ExpiryWarning(facts->ends, WallClock()->Now()) : "";
 }
 
 // Reads what `coordinator init` left in the state folder, if it was there.

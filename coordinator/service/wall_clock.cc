@@ -12,11 +12,22 @@ class TimeOfDay : public Clock {
   void Sleep(absl::Duration duration) override { Clock::Real()->Sleep(duration); }
 };
 
+class RealSinceNow : public Clock {
+ public:
+  absl::Time Now() override { return Clock::Real()->Now() + offset_; }
+  void Sleep(absl::Duration duration) override { Clock::Real()->Sleep(duration); }
+
+ private:
+  const absl::Duration offset_ = absl::Now() - Clock::Real()->Now();
+};
+
 }  // namespace
 
 Clock* WallClock() {
   static TimeOfDay* const clock = new TimeOfDay;
   return clock;
 }
+
+std::unique_ptr<Clock> MakeRealClock() { return std::make_unique<RealSinceNow>(); }
 
 }  // namespace lockstep::coordinator

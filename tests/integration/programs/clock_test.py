@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wall clock is set while a job runs, by hours and in both directions: nobody is judged, no wait sticks."""
 
+import datetime
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import time
 import unittest
 
 import harness
+from etcd import EtcdTest
 from harness import PACED, steps_that_last, wait_until
 
 PRELOADED = os.environ.get("LOCKSTEP_STEPPED_CLOCK_LIBRARY", "")
@@ -97,6 +99,36 @@ class SteppedClock(harness.ProgramTest):
                       ", ".join(f"{fault['to_next_step_ms']:.0f} ms" for fault in result["faults"]))
         self.assertEqual(result["model"]["sha256"], undisturbed["model"]["sha256"])
         self.assert_nothing_left()
+
+
+@unittest.skipIf(harness.SANITIZED, "a sanitizer's runtime must be loaded first")
+class SteppedWhileItStandsBy(EtcdTest):
+    def setUp(self):
+        self.clock = None
+        super().setUp()
+
+    def environment(self, **more):
+        clock = dict(LD_PRELOAD=PRELOADED, LOCKSTEP_STEPPED_CLOCK=self.clock) if self.clock else {}
+        return super().environment(**clock, **more)
+
+    def test_who_leads_after_the_clock_was_set_goes_by_what_it_was_set_to(self):
+        self.kill_etcd()  # so that the coordinator stands by
+        self.clock = os.path.join(self.dir, "clock")
+        with open(self.clock, "wb") as file:
+            file.write(struct.pack("=q", 0))
+        self.start_candidate(0)
+        with open(self.clock, "r+b") as file:
+            file.write(struct.pack("=q", 3 * HOURS))
+        self.assertTrue(self.start_etcd())
+        self.leader()
+        job = self.write("job.yaml", harness.synthetic_job())
+        wait_until(lambda: self.verb("submit", "--hold", "--no-follow", job)[0] == 0, 20, "it takes jobs")
+        code, out, err = self.verb("list", "-o", "json")
+        self.assertEqual(code, 0, out + err)
+        submitted = datetime.datetime.fromisoformat(json.loads(out)["jobs"][0]["submitted"][:19] + "+00:00")
+        ahead = submitted.timestamp() - time.time()
+        self.assertGreater(ahead, 2 * 3600)
+        self.assertLess(ahead, 4 * 3600)
 
 
 if __name__ == "__main__":
