@@ -2,6 +2,7 @@
 #include "launcher/spawner/child.h"
 
 #include <fcntl.h>
+#include <linux/keyctl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -58,6 +59,13 @@ void BecomeUser(Setup* setup) {
   if (::syscall(SYS_setresgid, setup->gid, setup->gid, setup->gid) != 0) Fail(setup, "setgid");
   const uid_t uid = static_cast<uid_t>(setup->uid);
   if (::syscall(SYS_setresuid, uid, uid, uid) != 0) Fail(setup, "setuid");
+  // The keys of the spawner's session are neither this user's nor those of other users' jobs. A
+  // kernel without keys says ENOSYS, a filter of system calls either of the two: it keeps the child
+  // from them as well.
+  if (::syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, nullptr) < 0 && errno != ENOSYS &&
+      errno != EPERM) {
+    Fail(setup, "keyctl(KEYCTL_JOIN_SESSION_KEYRING)");
+  }
 }
 
 void BelongToParent(Setup* setup) {

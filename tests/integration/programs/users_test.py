@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -474,6 +475,40 @@ class AsUsers(harness.ProgramTest):
         self.assertNotEqual(code, 0, out + err)
         self.assertIn("Permission denied", err)
         self.assertFalse(os.path.exists(f"{self.home}/again/secret.txt"))
+
+    # Prints the numbers of a session's keyring and of a key that can be found there; -1: there is none.
+    KEYS = """
+import ctypes, platform
+syscall = ctypes.CDLL(None, use_errno=True).syscall
+syscall.restype = ctypes.c_long
+ADD_KEY, KEYCTL = (217, 219) if platform.machine() == "aarch64" else (248, 250)
+SESSION, GET_KEYRING_ID, JOIN_SESSION_KEYRING, SEARCH = ctypes.c_long(-3), 0, 1, 10
+def look():
+    print("keyring", syscall(KEYCTL, GET_KEYRING_ID, SESSION, 0), "key",
+          syscall(KEYCTL, SEARCH, SESSION, b"user", b"lockstep-test", 0), flush=True)
+"""
+
+    def test_a_job_has_no_keys_of_others(self):
+        keys = {}
+        exec(self.KEYS, keys)  # pylint: disable=exec-used
+
+        def of_a_session():
+            keys["syscall"](keys["KEYCTL"], keys["JOIN_SESSION_KEYRING"], None)
+            if keys["syscall"](keys["ADD_KEY"], b"user", b"lockstep-test", b"secret", 6, keys["SESSION"]) < 0:
+                os._exit(3)
+        probe = subprocess.run([sys.executable, "-c", self.KEYS + "look()"], preexec_fn=of_a_session, check=False,
+                               capture_output=True, text=True)
+        if probe.returncode == 3:
+            self.skipTest("SKIPPED: there are no keyrings here")
+        self.assertNotIn("key -1", probe.stdout)
+        self.start("launcher", "join", f"--coordinator={self.address}", "--slots=1", f"--state-dir={self.dir}/node",
+                   "--as-users", preexec_fn=of_a_session)
+        with open(os.path.join(self.public, "look.py"), "w", encoding="utf-8") as file:
+            file.write(self.KEYS + "look()\n")
+        os.chmod(file.name, 0o644)
+        code, out, err = self.as_nobody("submit", "--", "python3", file.name)
+        self.assertEqual(code, 0, out + err)
+        self.assertRegex(out + err, r"keyring [0-9]+ key -1\b")
 
     def test_training_as_a_user(self):
         self.join()
