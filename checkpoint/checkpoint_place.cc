@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/checkpoint_place.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -65,6 +68,12 @@ std::optional<Place> PlaceOf(Storage* storage, const std::string& run_dir) {
   Place place{text_of("folder"), text_of("mount_point"), text_of("run"), text_of("real_folder")};
   if (place.folder.empty() || place.mount_point.empty()) return std::nullopt;
   return place;
+}
+
+// Returns whose `path` is, which may be a link; nothing when that cannot be seen.
+std::optional<uid_t> OwnerOf(const std::string& path) {
+  struct stat status;
+  return ::lstat(path.c_str(), &status) == 0 ? std::optional(status.st_uid) : std::nullopt;
 }
 
 // Returns whether the run of that id itself noted that it has checkpoints in `folder`.
@@ -137,9 +146,13 @@ absl::Status CheckNoneIsLost(Storage* storage, const std::string& run_dir, const
   const std::string runs = run_dir.substr(0, slash);
   const std::string name = run_dir.substr(slash + 1, dash - slash);
   LS_ASSIGN_OR_RETURN(const std::vector<std::string> siblings, storage->List(runs));
+  // What others put beside it is none of the job's. As its own folder is, since there are file
+  // systems that give all files to one user.
+  const uid_t own_user = OwnerOf(run_dir).value_or(::geteuid());
   for (const std::string& sibling : siblings) {
     if (!absl::StartsWith(sibling, name)) continue;
     const std::string other = absl::StrCat(runs, "/", sibling);
+    if (OwnerOf(other) != own_user) continue;
     const auto place = PlaceOf(storage, other);
     if (place.has_value()) LS_RETURN_IF_ERROR(check(*place, other));
   }

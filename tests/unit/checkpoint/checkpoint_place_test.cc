@@ -85,6 +85,19 @@ TEST_F(CheckpointPlaceTest, AFileSystemThatIsNotMountedIsNotAnEmptyFolder) {
   EXPECT_TRUE(Check("/tiny-2b", /*earlier=*/true).ok()) << "what cannot be read says nothing";
 }
 
+// As in a folder of runs where everybody may make theirs.
+TEST_F(CheckpointPlaceTest, WhatAnotherUserNotedIsNoConcernOfTheJobs) {
+  constexpr uid_t kOther = 20001;
+  if (::geteuid() != 0) GTEST_SKIP() << "SKIPPED: giving a folder away needs root";
+  storage_.SetMountPoint("/");
+  ASSERT_EQ(Check("/tiny-2b", /*earlier=*/true).code(), absl::StatusCode::kUnavailable);
+  ASSERT_EQ(::chown((runs_ + "/tiny-1a").c_str(), kOther, kOther), 0);
+  EXPECT_TRUE(Check("/tiny-2b", /*earlier=*/true).ok());
+  // Where all is one user's, whoever wrote it.
+  ASSERT_EQ(::chown((runs_ + "/tiny-2b").c_str(), kOther, kOther), 0);
+  EXPECT_EQ(Check("/tiny-2b", /*earlier=*/true).code(), absl::StatusCode::kUnavailable);
+}
+
 TEST_F(CheckpointPlaceTest, OneFolderHasSeveralPaths) {
   fs::create_directory(runs_ + "/disk");
   fs::create_directory_symlink("disk", runs_ + "/link");
