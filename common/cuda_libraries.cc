@@ -2,6 +2,7 @@
 #include "common/cuda_libraries.h"
 
 #include <glob.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,15 @@ void AppendMatches(const std::string& pattern, std::vector<std::string>* paths) 
     for (size_t i = 0; i < found.gl_pathc; ++i) paths->emplace_back(found.gl_pathv[i]);
   }
   ::globfree(&found);
+}
+
+// Returns the user's home whose libraries may be loaded; empty: there is none.
+std::string TrustedHome() {
+  const char* const home = std::getenv("HOME");
+  if (home == nullptr) return "";
+  struct stat status;
+  if (::geteuid() == 0 && (::stat(home, &status) != 0 || status.st_uid != 0)) return "";
+  return home;
 }
 
 // The environments of Python that are active, or whose interpreter is the first on the path. They
@@ -71,7 +81,7 @@ std::vector<std::string> CudaLibraryPaths(const char* variable, const std::strin
   for (const std::string& prefix : PythonPrefixes()) {
     AppendMatches(absl::StrCat(prefix, "/lib/python3*/site-packages", packed), &paths);
   }
-  if (const char* home = std::getenv("HOME")) {
+  if (const std::string home = TrustedHome(); !home.empty()) {
     AppendMatches(absl::StrCat(home, "/.local/lib/python3*/site-packages", packed), &paths);
   }
   for (const char* folder :

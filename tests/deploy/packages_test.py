@@ -315,7 +315,8 @@ class PackagesTest(unittest.TestCase):
         said = machine.run("launcher submit --coordinator 10.0.0.1:7070 --token-file token-of-ann -- /usr/bin/id -un")
         self.assertIn("ann", re.findall(r"\w+", said))
         self.assertEqual(machine.run("stat -c %U /var/lib/lockstep-runs/*").split(), ["ann"])
-        machine.run(f"rm -r {folder} /var/lib/lockstep-runs && mv {defaults}.before {defaults} && systemctl daemon-reload && "
+        machine.run(f"rm -r {folder} /var/lib/lockstep-runs /var/lib/lockstep-agent.before && "
+                    f"mv {defaults}.before {defaults} && systemctl daemon-reload && "
                     "systemctl restart lockstep-agent && userdel --remove ann 2>/dev/null")
 
     def coordinator_again(self, machine):

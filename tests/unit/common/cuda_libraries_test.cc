@@ -71,5 +71,21 @@ TEST(CudaLibraryPaths, TheInterpretersPrefixIsLookedAt) {
   for (const std::string& path : expected) EXPECT_THAT(paths, Contains(path));
 }
 
+// As of a service's agent whose home was another user's before.
+TEST(CudaLibraryPaths, RootTakesNothingOfAnothersHome) {
+  if (::geteuid() != 0) GTEST_SKIP() << "SKIPPED: giving a folder away needs root";
+  const std::string home = absl::StrCat(testing::TempDir(), "/home-", ::getpid());
+  const std::string folder = home + "/.local/lib/python3.11/site-packages/nvidia/x/lib";
+  ASSERT_TRUE(CreateFolders(folder).ok());
+  std::ofstream(folder + "/libx.so.1") << "x";
+  const char* const before = std::getenv("HOME");
+  const std::string own = before == nullptr ? "" : before;
+  ::setenv("HOME", home.c_str(), 1);
+  EXPECT_THAT(Paths(), Contains(folder + "/libx.so.1"));
+  ASSERT_EQ(::chown(home.c_str(), 20001, 20001), 0);
+  EXPECT_THAT(Paths(), testing::Not(Contains(folder + "/libx.so.1")));
+  ::setenv("HOME", own.c_str(), 1);
+}
+
 }  // namespace
 }  // namespace lockstep
