@@ -52,6 +52,13 @@ absl::StatusOr<Arguments> Parse(const std::vector<std::string>& words, Verb verb
     const bool audit = verb == Verb::kRestore && name == "audit";
     if (!audit && !IsStoreFlag(name))
       return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
+    if (!audit && !StoreFlagTakesValue(name)) {
+      if (equals != absl::string_view::npos) {
+        return absl::InvalidArgumentError(absl::StrCat("--", name, " takes no value"));
+      }
+      LS_RETURN_IF_ERROR(SetStoreFlag(name, "", arguments.store));
+      continue;
+    }
     if (equals == absl::string_view::npos && ++i == words.size()) {
       return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));
     }

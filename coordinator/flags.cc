@@ -50,6 +50,8 @@ Takes jobs, finds them nodes, and keeps their workers together.
                        certificates towards etcd (PEM)
   --store-user NAME, --store-password-file FILE
                        who it is to etcd
+  --store-plaintext    speak etcd:// to other machines, too: whoever sees the network's packets reads
+                       the journal with jobs' secrets, and the password of --store-user
   --store-lease T      how long the others wait for a leader that is silent (default 2s)
   --advertise ADDRESS  with --store: where clients reach this coordinator, when that is not --listen
   --token-file FILE    callers must show the token in FILE, which is made when it is missing. With
@@ -237,7 +239,9 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
     if (!of_store && flag == std::end(kFlags)) {
       return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
     }
-    const Takes takes = of_store ? Takes::kValue : flag->takes;
+    const Takes takes = !of_store                   ? flag->takes
+                        : StoreFlagTakesValue(name) ? Takes::kValue
+                                                    : Takes::kNothing;
     Value value;
     if (equals != absl::string_view::npos) {
       if (takes == Takes::kNothing) {

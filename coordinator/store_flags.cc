@@ -10,6 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "coordinator/client/default_address.h"
+#include "coordinator/client/private_file.h"
 #include "coordinator/etcd_trouble.h"
 #include "job/meaning/units.h"
 
@@ -41,6 +43,29 @@ absl::Status ReadText(const std::string& flag, const std::string& file, std::str
       absl::StrCat("--", flag, ": cannot read '", file, "', or it is empty"));
 }
 
+// The same of what is its owner's alone. Errors: FailedPrecondition, too.
+absl::Status ReadSecret(absl::string_view flag, const std::string& file, std::string& text) {
+  if (file.empty()) return absl::OkStatus();
+  LS_ASSIGN_OR_RETURN(text, ReadPrivateFile(file, absl::StrCat("file of --", flag)));
+  if (!text.empty()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("--", flag, ": '", file, "' is empty"));
+}
+
+// Errors: FailedPrecondition.
+absl::Status CheckEncrypted(const StoreFlags& flags, const EtcdOptions& options) {
+  if (options.tls || flags.plaintext) return absl::OkStatus();
+  for (const std::string& endpoint : options.endpoints) {
+    if (IsLoopbackHost(HostOf(endpoint))) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--store: etcd at ", endpoint,
+        " is reached over the network, and without TLS whoever sees "
+        "its packets reads jobs' secrets and the password of --store-user: write --store "
+        "etcds://... and give etcd a certificate (its --cert-file and --key-file); or give "
+        "--store-plaintext where nobody else is in the network"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SetLease(absl::string_view value, StoreFlags& flags) {
   const auto lease = job::ParseDuration(value);
   if (!lease.ok()) {
@@ -59,8 +84,10 @@ absl::Status SetLease(absl::string_view value, StoreFlags& flags) {
 
 bool IsStoreFlag(absl::string_view name) {
   return name == "state-dir" || name == "state-sync" || name == "store" || name == "store-lease" ||
-         Texts().find(name) != Texts().end();
+         !StoreFlagTakesValue(name) || Texts().find(name) != Texts().end();
 }
+
+bool StoreFlagTakesValue(absl::string_view name) { return name != "store-plaintext"; }
 
 absl::Status CheckAttached(absl::string_view name, absl::string_view value) {
   static constexpr absl::string_view kPaths[] = {"state-dir",  "token-file", "store-ca",
@@ -87,6 +114,8 @@ absl::Status SetStoreFlag(absl::string_view name, absl::string_view value, Store
   } else if (name == "store") {
     LS_RETURN_IF_ERROR(ParseEtcdAddress(value).status());
     flags.address = std::string(value);
+  } else if (name == "store-plaintext") {
+    flags.plaintext = true;
   } else if (name == "store-lease") {
     return SetLease(value, flags);
   } else {
@@ -108,10 +137,11 @@ absl::StatusOr<EtcdOptions> EtcdOptionsOf(const StoreFlags& flags) {
   if (flags.user.empty() != flags.password_file.empty()) {
     return absl::InvalidArgumentError("--store-user and --store-password-file go together");
   }
+  LS_RETURN_IF_ERROR(CheckEncrypted(flags, options));
   LS_RETURN_IF_ERROR(ReadText("store-ca", flags.ca_file, options.authority));
   LS_RETURN_IF_ERROR(ReadText("store-cert", flags.cert_file, options.certificate));
-  LS_RETURN_IF_ERROR(ReadText("store-key", flags.key_file, options.key));
-  LS_RETURN_IF_ERROR(ReadText("store-password-file", flags.password_file, options.password));
+  LS_RETURN_IF_ERROR(ReadSecret("store-key", flags.key_file, options.key));
+  LS_RETURN_IF_ERROR(ReadSecret("store-password-file", flags.password_file, options.password));
   options.password = std::string(absl::StripTrailingAsciiWhitespace(options.password));
   options.user = flags.user;
   options.lease = flags.lease;

@@ -142,6 +142,11 @@ std::string HostOf(absl::string_view tcp_address) {
   return std::string(host);
 }
 
+bool IsLoopbackHost(absl::string_view host) {
+  return host == "localhost" || host == "::1" ||
+         (absl::StartsWith(host, "127.") && host.find_first_not_of("0123456789.") == host.npos);
+}
+
 std::string TokenLink(const std::string& folder, const std::string& address) {
   return absl::StrCat(folder, "/", address, ".token");
 }

@@ -51,6 +51,9 @@ bool IsTcpAddress(absl::string_view address);
 // The host in "host:port", without an IPv6 address's brackets.
 std::string HostOf(absl::string_view tcp_address);
 
+// Returns whether such a host, by its name or address, is this machine to itself.
+bool IsLoopbackHost(absl::string_view host);
+
 // Where a coordinator of this user that listens on the TCP address `address` leaves a link to its
 // token; in the runtime folder `folder`.
 std::string TokenLink(const std::string& folder, const std::string& address);

@@ -25,6 +25,7 @@
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/status.h"
+#include "coordinator/client/default_address.h"
 #include "coordinator/service/listen_address.h"
 
 namespace lockstep::coordinator {
@@ -54,11 +55,6 @@ absl::StatusOr<TcpAddress> ParseTcp(absl::string_view address) {
         absl::StrCat("'", address, "': an IPv6 address stands in brackets, as [::1]:7070"));
   }
   return parsed;
-}
-
-bool IsLoopback(absl::string_view host) {
-  return host == "localhost" || host == "[::1]" ||
-         (absl::StartsWith(host, "127.") && host.find_first_not_of("0123456789.") == host.npos);
 }
 
 sockaddr_un UnixName(absl::string_view path) {
@@ -112,8 +108,7 @@ absl::Status CheckListenAddress(absl::string_view address, bool reachable) {
   if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:")) {
     return absl::OkStatus();
   }
-  LS_ASSIGN_OR_RETURN(const TcpAddress tcp, ParseTcp(address));
-  if (IsLoopback(tcp.host) || reachable) return absl::OkStatus();
+  if (IsLoopbackHost(HostOf(address)) || reachable) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "'", address, "' can be reached from other machines, and without TLS whoever sees the ",
       "network's packets reads the token: run `coordinator init` once and give its --state-dir; "

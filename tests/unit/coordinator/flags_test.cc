@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/flags.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -70,6 +76,7 @@ TEST(FlagsTest, AWrongFlagIsNamed) {
       {{"--store-key=~/x"}, "--store-key has '~/x'"},
       {{"--store-password-file=~/x"}, "--store-password-file has '~/x'"},
       {{"--plaintext=yes"}, "--plaintext takes no value"},
+      {{"--store-plaintext=yes"}, "--store-plaintext takes no value"},
       {{"--ready-fd=x"}, "--ready-fd needs a number, not 'x'"},
       {{"--parent-death="}, "--parent-death needs a number, not ''"},
       {{"--log-level=loud"}, "--log-level is debug, info, warning or error, not 'loud'"},
@@ -88,6 +95,41 @@ TEST(FlagsTest, AWrongFlagIsNamed) {
                                                {"--store-user=~ann"}}) {
     EXPECT_TRUE(Parse(good).ok()) << good[0];
   }
+}
+
+absl::Status Store(std::vector<std::string> arguments) {
+  const auto flags = Parse(std::move(arguments));
+  return flags.ok() ? EtcdOptionsOf(flags->store).status() : flags.status();
+}
+
+TEST(FlagsTest, AJournalGoesToOtherMachinesEncryptedUnlessItIsSaidOtherwise) {
+  for (const char* other : {"--store=etcd://e1:2379", "--store=etcd://127.0.0.1:1,10.0.0.1:1",
+                            "--store=etcd://127.evil:1", "--store=etcd://[fd00::1]:1"}) {
+    const absl::Status refused = Store({other});
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << other << refused;
+    EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("write --store etcds://"));
+    EXPECT_TRUE(Store({other, "--store-plaintext"}).ok()) << other;
+  }
+  for (const char* good : {"--store=etcds://e1:2379", "--store=etcd://127.0.0.1:1,[::1]:1",
+                           "--store=etcd://localhost:2379"}) {
+    EXPECT_TRUE(Store({good}).ok()) << good;
+  }
+}
+
+TEST(FlagsTest, AFileWithEtcdsPasswordIsItsOwnersAlone) {
+  const std::string file = absl::StrCat(testing::TempDir(), "/password-", ::getpid());
+  std::ofstream(file) << "secret\n";
+  const std::vector<std::string> flags = {"--store=etcd://localhost:1", "--store-user=ann",
+                                          absl::StrCat("--store-password-file=", file)};
+  ASSERT_EQ(::chmod(file.c_str(), 0644), 0);
+  EXPECT_THAT(std::string(Store(flags).message()), testing::HasSubstr("others can read the file"));
+  ASSERT_EQ(::chmod(file.c_str(), 0600), 0);
+  const auto parsed = Parse(flags);
+  ASSERT_TRUE(parsed.ok());
+  const auto options = EtcdOptionsOf(parsed->store);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->password, "secret");
+  ::unlink(file.c_str());
 }
 
 }  // namespace
