@@ -312,7 +312,10 @@ class Worker {
     }
     link_.UnwatchGeneration();
     if (!ended.ok()) {
-      return Leave(group, ended, AfterFailure(group, bootstrap_.node_id(), ended));
+      const GenerationEnd end = AfterFailure(group, bootstrap_.node_id(), ended);
+      // What ends this worker is not the communicator's own failure: the others hear it from here.
+      if (!absl::IsAborted(end.status)) communicator->Abort(std::string(ended.message()));
+      return Leave(group, ended, end);
     }
     drained_ = outcome->drained;
     rank_ = group.rank;

@@ -74,7 +74,8 @@ HostsCommunicator::HostsCommunicator(HostsGroup group) : group_(std::move(group)
 
 HostsCommunicator::~HostsCommunicator() {
   TakeBack();
-  if (aborted()) context_.mesh->Leave(group_.local->CheckAlive());
+  // Frames that were begun send what lies in memory of this one: what is left of them is copied.
+  context_.mesh->Leave(aborted() ? group_.local->CheckAlive() : absl::OkStatus());
   group_.local->SetWatch(nullptr);
   group_.local->abort_flag()->WakeAlso(-1);
 }

@@ -163,6 +163,49 @@ TEST(HostsFaultsTest, TheMemoryOfADeadRankIsGivenUpAmidAFrameOfIt) {
   }
 }
 
+// Rank 0 fails by itself while it sends sums, which lie in its own communicator's memory, to a host
+// that reads nothing. What was begun goes whole, and then why it has left, if it says so.
+TEST(HostsFaultsTest, WhoLeavesAmidAFrameEndsItAndSaysWhy) {
+  constexpr int64_t kCount = 6 << 20;
+  const std::vector<ElementRange> parts = {{0, kCount / 2}, {kCount / 2, kCount}};
+  for (const std::string why : {"", "its disk is full"}) {
+    Processes job(
+        3, 3,
+        [&](Communicator& c, Transport& transport, int socket) -> std::string {
+          const NodeBuffer node{{c.rank(), c.rank() + 1},
+                                *transport.vectors().Allocate(kCount, "a node")};
+          TreeReduceArgs args;
+          args.nodes = absl::MakeConstSpan(&node, 1);
+          args.count = kCount;
+          args.result = const_cast<float*>(node.data);
+          args.parts = parts;
+          for (size_t part = 0; c.rank() != 2 && part < parts.size(); ++part) {
+            LS_CHECK(c.BeginPart(args, MuchLater()).ok());
+          }
+          LS_CHECK(SendFds(socket, "begun", {}).ok());
+          if (c.rank() == 1) ::pause();
+          LS_CHECK(RecvFds(socket).ok());
+          if (c.rank() == 2) {
+            absl::Status status = c.BeginPart(args, MuchLater());
+            if (status.ok()) status = c.BeginPart(args, MuchLater());
+            if (status.ok()) status = c.TreeReduce(args, MuchLater()).status();
+            return std::string(status.message());
+          }
+          if (!why.empty()) c.Abort(why);
+          return "leaves";
+        },
+        {"a", "a", "b"}, kCount * sizeof(float) + (1 << 20));
+    for (int r = 0; r < 3; ++r) ASSERT_EQ(job.Receive(r), "begun");
+    job.page().WaitForDeath(1, absl::Milliseconds(50));  // nobody dies: time to fill the connection
+    job.Send(0, "go on");
+    EXPECT_EQ(job.Receive(0), "leaves");
+    job.Send(2, "go on");
+    EXPECT_EQ(job.Receive(2),
+              absl::StrCat("rank 0 (host a) has left generation 1", why.empty() ? "" : ": ", why));
+    EXPECT_TRUE(job.EndsWell(0));
+  }
+}
+
 // Rank 1 never comes: the others wait, then tell when they heard of its death. How long that took
 // the last one, in nanoseconds.
 int64_t HearOfADeath(const std::vector<std::string>& nodes) {
