@@ -18,17 +18,35 @@
 #include "absl/time/time.h"
 #include "collectives/shm/layout.h"
 #include "common/fd.h"
+#include "common/page_size.h"
 
 namespace lockstep {
+
+// Taken between two looks at the memory that is left: others of the system take some, too.
+inline constexpr int64_t kReservePiece = 64 << 20;
+
+struct ArenaOptions {
+  // How long memory that is short is waited for at most, in Create and CommitPages.
+  absl::Duration patience;
+  // The descriptor of a file that the workers of this host share, to be written: who holds its lock
+  // looks at the memory that is left and takes some of it, so that no two take the same. -1: none.
+  int turns = -1;
+  // Where so much more is left than is asked for there are no turns: a piece for each worker of a
+  // host, all at once.
+  int64_t plenty_bytes = int64_t{kMaxRanksOfHost} * kReservePiece;
+  // What memory is divided by; a multiple of PageSize().
+  size_t page_bytes = PageSize();
+};
 
 // This worker's own arena.
 class OwnArena {
  public:
-  // With `heap_bytes` for Allocate and `reserved_bytes` for ReservePages. Memory that is short is
-  // waited for, here and in Hold, for `patience` at most. Errors: ResourceExhausted when the memory
-  // of the heap is not there.
-  static absl::StatusOr<std::unique_ptr<OwnArena>> Create(
-      size_t heap_bytes, size_t reserved_bytes = 0, absl::Duration patience = absl::ZeroDuration());
+  // With `heap_bytes` for Allocate and `reserved_bytes` for ReservePages. Blocks, as CommitPages
+  // does, for its turn and for memory that is short. Errors: ResourceExhausted when the memory of
+  // the heap is not there.
+  static absl::StatusOr<std::unique_ptr<OwnArena>> Create(size_t heap_bytes,
+                                                          size_t reserved_bytes = 0,
+                                                          const ArenaOptions& options = {});
   ~OwnArena();
   OwnArena(const OwnArena&) = delete;
   OwnArena& operator=(const OwnArena&) = delete;
@@ -51,7 +69,8 @@ class OwnArena {
   int fd() const { return shared_fd_.valid() ? shared_fd_.get() : fd_.get(); }
 
  private:
-  OwnArena() = default;
+  explicit OwnArena(const ArenaOptions& options) : options_(options) {}
+  const ArenaOptions options_;
   UniqueFd fd_;
   UniqueFd shared_fd_;  // read-only; with reserved memory alone
   char* base_ = nullptr;
@@ -59,7 +78,6 @@ class OwnArena {
   size_t used_ = kHeapOffset;
   size_t heap_end_ = 0;  // where the reserved memory begins
   size_t loose_used_ = 0;
-  absl::Duration patience_;
 };
 
 // A peer's arena, mapped read-only. It stays readable when its owner has died, until Release.
@@ -70,8 +88,10 @@ class PeerArena {
     size_t bytes = 0;
   };
 
-  // Errors: FailedPrecondition when it is not an arena of this build's layout.
-  static absl::StatusOr<std::shared_ptr<PeerArena>> Map(UniqueFd fd);
+  // `page_bytes` as ArenaOptions has it. Errors: FailedPrecondition when it is not an arena of this
+  // build's layout.
+  static absl::StatusOr<std::shared_ptr<PeerArena>> Map(UniqueFd fd,
+                                                        size_t page_bytes = PageSize());
   ~PeerArena();
   PeerArena(const PeerArena&) = delete;
   PeerArena& operator=(const PeerArena&) = delete;
@@ -87,7 +107,8 @@ class PeerArena {
   void Release(const std::vector<Range>& kept);
 
  private:
-  PeerArena() = default;
+  explicit PeerArena(size_t page_bytes) : page_bytes_(page_bytes) {}
+  const size_t page_bytes_;
   const char* base_ = nullptr;
   size_t bytes_ = 0;
   bool released_ = false;

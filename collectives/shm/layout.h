@@ -106,9 +106,9 @@ struct RankHeader {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-inline constexpr size_t kPageBytes = 4096;
+inline constexpr size_t kHeaderGrain = 4096;
 inline constexpr size_t kHeaderBytes =
-    (sizeof(RankHeader) + kPageBytes - 1) / kPageBytes * kPageBytes;
+    (sizeof(RankHeader) + kHeaderGrain - 1) / kHeaderGrain * kHeaderGrain;
 inline constexpr size_t kChunksOffset = kHeaderBytes;
 inline constexpr size_t kMessagesOffset = kChunksOffset + kPlaces * kChunkBytes;
 inline constexpr size_t kHeapOffset = kMessagesOffset + kMessagePlaces * kChunkBytes;

@@ -31,9 +31,11 @@ int IndexOf(const GroupSpec& spec) {
 
 absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Create(const Options& options) {
   auto transport = std::unique_ptr<ShmTransport>(new ShmTransport(options));
-  LS_ASSIGN_OR_RETURN(
-      transport->arena_,
-      OwnArena::Create(options.arena_bytes, options.reserved_bytes, options.memory_patience));
+  ArenaOptions arena;
+  arena.patience = options.memory_patience;
+  if (options.life != nullptr) arena.turns = options.life->fd();
+  LS_ASSIGN_OR_RETURN(transport->arena_,
+                      OwnArena::Create(options.arena_bytes, options.reserved_bytes, arena));
   LS_ASSIGN_OR_RETURN(transport->server_, ArenaServer::Start(transport->arena_->fd()));
   return transport;
 }

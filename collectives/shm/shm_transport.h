@@ -32,7 +32,8 @@ class ShmTransport : public Transport {
     size_t arena_bytes = 0;
     // What ReservePages can give out in all; every piece is rounded up to whole pages.
     size_t reserved_bytes = 0;
-    // Where the peers' life words are; null: deaths show as deadlines only. Outlives the transport.
+    // Where the peers' life words are, and by whose lock the workers of the job on this host take
+    // memory one at a time; null: deaths show as deadlines only. Outlives the transport.
     const LifePage* life = nullptr;
     // Ranks that share this host's CPUs, when they are more than the members of a generation:
     // waiting spins only when each has a CPU.

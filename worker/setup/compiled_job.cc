@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/page_size.h"
 #include "common/round_up.h"
 #include "common/status.h"
 #include "common/step_range.h"
@@ -17,9 +18,6 @@
 
 namespace lockstep::worker {
 namespace {
-
-// Room for alignment of each allocation in the transport's arena.
-constexpr size_t kPage = 4096;
 
 std::string LayoutText(const std::vector<FieldSpec>& fields) {
   return absl::StrJoin(fields, ", ", [](std::string* out, const FieldSpec& field) {
@@ -178,17 +176,17 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
   compiled.vector_count = compiled.plan->gradient_count() + StepHeader::Count(shards);
   compiled.gradient_buffers =
       PartialSums::BuffersForWorstDeal(shards, LeastWorkers(job), MostWorkers(job));
-  compiled.arena_bytes = kPage;
+  compiled.arena_bytes = PageSize();
   if (place == GradientPlace::kHost) {
     compiled.arena_bytes +=
-        compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float), kPage);
+        compiled.gradient_buffers * RoundUp(compiled.vector_count * sizeof(float), PageSize());
   }
   (spec.shard_moments ? compiled.reserved_bytes : compiled.arena_bytes) +=
-      RoundUp(compiled.plan->state_bytes(), kPage);
+      RoundUp(compiled.plan->state_bytes(), PageSize());
   if (spec.shard_moments && place == GradientPlace::kHost) {
-    compiled.reserved_bytes += RoundUp(ShardedState::SpillBytes(compiled.vector_count), kPage);
+    compiled.reserved_bytes += RoundUp(ShardedState::SpillBytes(compiled.vector_count), PageSize());
   } else if (spec.shard_moments) {
-    compiled.arena_bytes += RoundUp(compiled.plan->SumBlocks().size() * sizeof(double), kPage);
+    compiled.arena_bytes += RoundUp(compiled.plan->SumBlocks().size() * sizeof(double), PageSize());
   }
   const size_t read_bytes =
       data.train->own_bytes() + (data.test == nullptr ? 0 : data.test->own_bytes());

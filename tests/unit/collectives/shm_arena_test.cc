@@ -2,6 +2,8 @@
 #include "collectives/shm/arena.h"
 
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -12,8 +14,11 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 #include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/shm/handoff.h"
 #include "common/fd_passing.h"
@@ -75,20 +80,29 @@ int64_t MemoryOf(const OwnArena& arena) {
   return status.st_blocks * 512;
 }
 
-TEST(ArenaTest, ReservedMemoryComesAndGoes) {
-  constexpr size_t kReserved = 1 << 20;
-  auto arena = OwnArena::Create(4096, kReserved);
+// Pages of this system, and larger ones, of which every system can do as if it had them.
+std::vector<ArenaOptions> OfPages() {
+  ArenaOptions larger;
+  larger.page_bytes = 16 * PageSize();
+  return {ArenaOptions(), larger};
+}
+
+class ArenaPagesTest : public testing::TestWithParam<ArenaOptions> {};
+
+TEST_P(ArenaPagesTest, ReservedMemoryComesAndGoes) {
+  const size_t page = GetParam().page_bytes, kReserved = 16 * page;
+  auto arena = OwnArena::Create(4096, kReserved, GetParam());
   ASSERT_TRUE(arena.ok()) << arena.status();
   const int64_t before = MemoryOf(**arena);
   auto reserved = (*arena)->ReservePages(kReserved, "moments");
   ASSERT_TRUE(reserved.ok()) << reserved.status();
   char* const at = static_cast<char*>(*reserved);
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(at) % kPageBytes, 0u);
+  EXPECT_EQ(static_cast<size_t>(at - (*arena)->base()) % page, 0u);
   EXPECT_EQ(MemoryOf(**arena), before);
   EXPECT_FALSE((*arena)->ReservePages(1, "more").ok());
   ASSERT_TRUE((*arena)->CommitPages(at + 100, kReserved / 2, "a half").ok());
   std::memset(at, 7, kReserved / 2);
-  EXPECT_EQ(MemoryOf(**arena), before + static_cast<int64_t>(kReserved / 2 + kPageBytes));
+  EXPECT_EQ(MemoryOf(**arena), before + static_cast<int64_t>(kReserved / 2 + page));
   // A peer reads it and cannot write.
   EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, (*arena)->fd(), 0),
             MAP_FAILED);
@@ -98,11 +112,91 @@ TEST(ArenaTest, ReservedMemoryComesAndGoes) {
   EXPECT_EQ((*peer)->base()[(*arena)->OffsetOf(at, 1)], 7);
   // Whole pages go; what shares one with a neighbour stays.
   (*arena)->ReleasePages(at + 100, kReserved / 2);
-  EXPECT_EQ(MemoryOf(**arena), before + static_cast<int64_t>(2 * kPageBytes));
+  EXPECT_EQ(MemoryOf(**arena), before + static_cast<int64_t>(2 * page));
   EXPECT_EQ(at[99], 7);
   ASSERT_TRUE((*arena)->CommitPages(at, kReserved, "all").ok());
   EXPECT_EQ(MemoryOf(**arena), before + static_cast<int64_t>(kReserved));
   EXPECT_EQ(at[99], 7);
+}
+
+// Returns whether the byte at `at` can be read.
+bool CanRead(const char* at) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  const UniqueFd from(ends[0]), to(ends[1]);
+  return ::write(to.get(), at, 1) == 1;
+}
+
+TEST_P(ArenaPagesTest, OfADeadOwnersMemoryWholePagesAreKept) {
+  const size_t page = GetParam().page_bytes;
+  auto arena = OwnArena::Create(8 * page, 0, GetParam());
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  auto memory = (*arena)->Allocate(8 * page, "gradients");
+  ASSERT_TRUE(memory.ok());
+  std::memset(*memory, 7, 8 * page);
+  auto peer = PeerArena::Map(UniqueFd(::dup((*arena)->fd())), page);
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  const char* const base = (*peer)->base();
+  // Two ranges in one page, and one over the border of two others.
+  const size_t first = (kHeapOffset / page + 2) * page, second = first + 4 * page;
+  (*peer)->Release({{base + first + page / 2, page / 4},
+                    {base + second - 10, 20},
+                    {base + first + 10, 20},
+                    {base + first, 0}});
+  arena->reset();
+  EXPECT_EQ((*peer)->header()->magic, kArenaMagic);
+  for (const size_t at : {first, first + 10, first + page - 1, second - page, second + page - 1}) {
+    ASSERT_TRUE(CanRead(base + at)) << at - first;
+    EXPECT_EQ(base[at], 7) << at - first;
+  }
+  for (const size_t at : {first - 1, first + page, second - page - 1, second + page}) {
+    EXPECT_FALSE(CanRead(base + at)) << at - first;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ArenaPagesTest, testing::ValuesIn(OfPages()), [](const auto& info) {
+  return absl::StrCat("Of", info.param.page_bytes >> 10, "KiB");
+});
+
+// Returns whether a process waits for a lock of `of`.
+bool Waits(pid_t of) {
+  std::ifstream locks("/proc/locks");
+  std::string line;
+  while (std::getline(locks, line)) {
+    const bool of_it = absl::StrContains(line, absl::StrCat(" ", of, " "));
+    if (of_it && absl::StrContains(line, "-> POSIX")) return true;
+  }
+  return false;
+}
+
+TEST(ArenaTest, WorkersOfAHostTakeMemoryOneAfterAnother) {
+  if (::access("/proc/locks", R_OK) != 0) GTEST_SKIP() << "nothing tells who waits for a lock";
+  ArenaOptions options;
+  const UniqueFd shared(::memfd_create("turns", MFD_CLOEXEC));
+  options.turns = shared.get();
+  options.plenty_bytes = INT64_MAX / 2;
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  UniqueFd from(ends[0]), to(ends[1]);
+  const pid_t self = ::getpid();
+  // Another worker, which has looked and not taken yet. It goes on when this one waits for it.
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    struct flock lock = {};
+    lock.l_type = F_WRLCK;
+    if (::fcntl(shared.get(), F_SETLKW, &lock) != 0) ::_exit(1);
+    if (::write(to.get(), "+", 1) != 1) ::_exit(1);
+    from.reset();
+    while (!Waits(self) && ::getppid() == self) ::sched_yield();
+    ::_exit(::write(to.get(), "+", 1) == 1 ? 0 : 1);
+  }
+  char said = 0;
+  ASSERT_EQ(::read(from.get(), &said, 1), 1);
+  ::fcntl(from.get(), F_SETFL, O_NONBLOCK);
+  EXPECT_TRUE(OwnArena::Create(4096, 0, options).ok());
+  EXPECT_EQ(::read(from.get(), &said, 1), 1) << "it took memory out of turn";
+  ASSERT_EQ(::kill(pid, SIGKILL), 0);
+  EXPECT_EQ(::waitpid(pid, nullptr, 0), pid);
 }
 
 TEST(ArenaTest, TheKeyIsNeeded) {
