@@ -56,8 +56,8 @@ class ShardedState : public StatePolicy {
     char* state = nullptr;       // reserved memory of plan->state_bytes()
     float* gradients = nullptr;  // the buffer that holds the owned slice: `vector_count` elements
     // One of these: reserved memory of SpillBytes(vector_count), where vectors lie on the host; or,
-    // with `spread`, a number for each of plan->SumBlocks(), which peers can read; or, also with
-    // `spread`, nothing.
+    // with `spread`, a number for each of plan->SumBlocks(), which peers can read, though those on
+    // GPUs read their own; or, also with `spread`, nothing.
     float* spill = nullptr;
     double* sums = nullptr;
     bool apart = false;
