@@ -148,7 +148,7 @@ NcclGroup::~NcclGroup() {
   if (comm_ == nullptr) return;
   // Of one that failed or is busy, windows go with it: to say so to the others might wait for them.
   for (const NcclWindow window : windows_) {
-    if (whole() && unfilled_.empty()) api().window_deregister(comm_, window);
+    if (whole() && !busy()) api().window_deregister(comm_, window);
   }
   const NcclResult ended = api().abort(comm_);
   if (!Began(ended)) {

@@ -57,6 +57,9 @@ class NcclGroup {
   int rank() const { return rank_; }
   // Returns whether nothing has failed: Revoke was never called.
   bool whole() const { return !revoked_; }
+  // Returns whether NCCL may still be at a call of this communicator that was given up: until it is
+  // aborted it can do nothing else.
+  bool busy() const { return !unfilled_.empty(); }
   const NcclApi& api() const { return library_->api; }
   NcclComm comm() const { return comm_; }
 

@@ -119,7 +119,7 @@ NcclHello NcclTransport::Hello(const GroupMember& me) const {
   hello.may_share_gpu = may_share_gpu_;
   SetText(queue_->uuid(), hello.gpu);
   SetText(me.host, hello.host);
-  if (held_.group != nullptr) {
+  if (held_.group != nullptr && !held_.group->busy()) {
     hello.held_generation = held_.generation;
     hello.held_rank = held_.group->rank();
     hello.held_world = held_.group->world();
@@ -211,16 +211,22 @@ absl::StatusOr<NcclUniqueId> NcclTransport::ShareId(
 
 absl::StatusOr<std::unique_ptr<NcclGroup>> NcclTransport::JoinByHeld(Communicator* control,
                                                                      const NcclJoin& join,
-                                                                     NcclWait wait) {
-  wait.deadline = std::min(wait.deadline, Clock::Real()->Now() + try_held_for_);
+                                                                     const NcclWait& wait) {
+  // Of each of NCCL's own: whoever gives one up still meets the others, for whom it may have taken
+  // longer.
+  const auto brief = [&] {
+    NcclWait shorter = wait;
+    shorter.deadline = std::min(wait.deadline, Clock::Real()->Now() + try_held_for_);
+    return shorter;
+  };
   const int world = control->world_size(), rank = control->rank();
   if (join.way == NcclJoin::Way::kShrink) {
-    return NcclGroup::Shrink(held_.group.get(), join.excluded, world, rank, Config(), wait);
+    return NcclGroup::Shrink(held_.group.get(), join.excluded, world, rank, Config(), brief());
   }
-  const auto make = [&] { return held_.group->GrowId(wait); };
+  const auto make = [&] { return held_.group->GrowId(brief()); };
   LS_ASSIGN_OR_RETURN(const NcclUniqueId id, ShareId(control, make, wait));
   NcclGroup* const old = rank < join.old_world ? held_.group.get() : nullptr;
-  return NcclGroup::Grow(library_, queue_.get(), old, world, rank, id, Config(), wait);
+  return NcclGroup::Grow(library_, queue_.get(), old, world, rank, id, Config(), brief());
 }
 
 NcclConfig NcclTransport::Config() const {

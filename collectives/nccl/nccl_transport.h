@@ -43,7 +43,7 @@ class NcclTransport : public Transport {
     bool windows = true;
     // Floats of one slice that are exchanged at a time; a multiple of 16.
     int64_t piece = 4 << 20;
-    // What shrinking or growing may take before a new communicator is made instead.
+    // What a step of shrinking or growing may take before a new communicator is made instead.
     absl::Duration try_held_for = absl::Seconds(30);
     // When data has moved for so long, NCCL's own watch is asked why and the answer logged.
     absl::Duration stall_after = absl::Seconds(10);
@@ -89,7 +89,7 @@ class NcclTransport : public Transport {
                                                   const NcclWait& wait);
   // The same for ways that use the communicator that is held.
   absl::StatusOr<std::unique_ptr<NcclGroup>> JoinByHeld(Communicator* control, const NcclJoin& join,
-                                                        NcclWait wait);
+                                                        const NcclWait& wait);
   absl::StatusOr<NcclUniqueId> ShareId(Communicator* control,
                                        const std::function<absl::StatusOr<NcclUniqueId>()>& make,
                                        const NcclWait& wait);

@@ -43,11 +43,11 @@ std::unique_ptr<Transport> NewHosts(size_t arena_bytes, bool overlap) {
 }
 
 std::unique_ptr<Transport> NewNccl(int rank, std::unique_ptr<Transport> control,
-                                   absl::Duration try_held_for) {
-  static const NcclLibrary* const library = new NcclLibrary(fake_nccl::Library());
+                                   absl::Duration try_held_for, const NcclLibrary* library) {
+  static const NcclLibrary* const whole = new NcclLibrary(fake_nccl::Library());
   fake_nccl::SetEnqueue(FakeGpuQueue::Enqueue);
   NcclTransport::Options options;
-  options.library = library;
+  options.library = library == nullptr ? whole : library;
   options.queue = std::make_unique<FakeGpuQueue>(absl::StrCat("GPU-", rank));
   options.control = std::move(control);
   options.try_held_for = try_held_for;
@@ -58,19 +58,21 @@ std::unique_ptr<Transport> NewNccl(int rank, std::unique_ptr<Transport> control,
 }  // namespace
 
 Cluster::Cluster(Kind kind, int world, size_t arena_bytes,
-                 const std::function<bool(int rank)>& idles, absl::Duration try_held_for)
+                 const std::function<bool(int rank)>& idles, absl::Duration try_held_for,
+                 const NcclLibrary* library)
     : kind_(kind), network_(std::make_unique<Network>()) {
   for (int r = 0; r < world; ++r) {
     if (kind == Kind::kFake) {
       transports_.push_back(std::make_unique<FakeTransport>(&network_->fake, arena_bytes));
     } else if (kind >= Kind::kHosts) {
       auto hosts = NewHosts(arena_bytes, idles == nullptr || !idles(r));
-      transports_.push_back(kind == Kind::kNcclTurns ? NewNccl(r, std::move(hosts), try_held_for)
-                                                     : std::move(hosts));
+      transports_.push_back(kind == Kind::kNcclTurns
+                                ? NewNccl(r, std::move(hosts), try_held_for, library)
+                                : std::move(hosts));
     } else {
       auto shm = NewShm(arena_bytes);
       transports_.push_back(kind == Kind::kShm ? std::move(shm)
-                                               : NewNccl(r, std::move(shm), try_held_for));
+                                               : NewNccl(r, std::move(shm), try_held_for, library));
     }
   }
 }
@@ -129,6 +131,14 @@ void Cluster::Run(int64_t generation, int shards, const Body& body) {
 
 void Cluster::RunWith(const std::vector<int>& ranks, int64_t generation, int shards,
                       const Body& body) {
+  for (const absl::Status& status : TryWith(ranks, generation, shards, body)) {
+    ASSERT_TRUE(status.ok()) << status;
+  }
+}
+
+std::vector<absl::Status> Cluster::TryWith(const std::vector<int>& ranks, int64_t generation,
+                                           int shards, const Body& body) {
+  std::vector<absl::Status> statuses(ranks.size());
   const GroupSpec all{generation, "conformance", "a secret", MembersOf(ranks, shards), -1};
   std::vector<std::jthread> threads;
   threads.reserve(ranks.size());  // growing would free memory while the first ranks run already
@@ -138,13 +148,16 @@ void Cluster::RunWith(const std::vector<int>& ranks, int64_t generation, int sha
       GroupSpec spec = all;
       spec.rank = static_cast<int>(r);
       auto communicator = transport.Connect(spec, Never());
-      ASSERT_TRUE(communicator.ok()) << communicator.status();
+      statuses[r] = communicator.status();
+      if (!communicator.ok()) return;
       ASSERT_EQ((*communicator)->rank(), static_cast<int>(r));
       ASSERT_EQ((*communicator)->world_size(), static_cast<int>(ranks.size()));
       ASSERT_EQ((*communicator)->generation(), generation);
       body(**communicator, transport);
     });
   }
+  threads.clear();
+  return statuses;
 }
 
 absl::Time Never() { return absl::Now() + absl::Seconds(200); }

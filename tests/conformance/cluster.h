@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
+#include "collectives/nccl/nccl_library.h"
 
 namespace lockstep {
 
@@ -28,10 +29,11 @@ std::string Name(Kind kind);
 class Cluster {
  public:
   // `idles`, by rank: one between hosts that moves data of a TreeReduce in it alone; null: none.
-  // `try_held_for`: what NCCL's ranks give each other to shrink or grow what they hold.
+  // `try_held_for`: what NCCL's ranks give each other to shrink or grow what they hold. `library`
+  // outlives the cluster; null: the fake's as it is.
   Cluster(Kind kind, int world, size_t arena_bytes,
           const std::function<bool(int rank)>& idles = nullptr,
-          absl::Duration try_held_for = absl::Minutes(1));
+          absl::Duration try_held_for = absl::Minutes(1), const NcclLibrary* library = nullptr);
   ~Cluster();
 
   // Runs `body` on a thread for each rank, connected as `generation` with `shards` dealt (0: one
@@ -41,6 +43,9 @@ class Cluster {
 
   // The same with the members `ranks` of the cluster, renumbered in this order.
   void RunWith(const std::vector<int>& ranks, int64_t generation, int shards, const Body& body);
+  // The same; `body` runs on those that connect. Returns what each heard of it.
+  std::vector<absl::Status> TryWith(const std::vector<int>& ranks, int64_t generation, int shards,
+                                    const Body& body);
 
   // As all ranks of the cluster would connect.
   GroupSpec Spec(int64_t generation, int shards, int rank) const;

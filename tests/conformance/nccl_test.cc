@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What NCCL's communicators do beside the common suite: faults, and how one generation's
-// communicator becomes the next one's.
+// What NCCL's communicators do beside the common suite: faults, and transports with other options.
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/cluster.h"
+#include "tests/conformance/nccl_ranks.h"
 #include "tests/emulation/fake_gpu_queue.h"
 #include "tests/emulation/fake_nccl.h"
 
@@ -24,164 +23,6 @@ namespace {
 
 using testing::HasSubstr;
 using Way = NcclJoin::Way;
-
-constexpr int64_t kCount = 4096;
-
-NcclTransport& Nccl(Transport& transport) { return static_cast<NcclTransport&>(transport); }
-
-// Reduces a vector whose leaf of shard s is s + 1 everywhere.
-// Of `parts` all but the last are begun early.
-absl::Status Reduce(Communicator& c, Transport& transport, int shards, std::vector<float>* result,
-                    const std::vector<ElementRange>& parts = {}) {
-  std::vector<NodeBuffer> nodes;
-  for (const ShardRange node : WholeNodes(shards, DealShards(shards, c.world_size(), c.rank()))) {
-    float* const data = *transport.vectors().Allocate(kCount, "a node");
-    float sum = 0;
-    for (int s = node.begin; s < node.end; ++s) sum += static_cast<float>(s + 1);
-    std::fill_n(data, kCount, sum);
-    nodes.push_back({node, data});
-  }
-  TreeReduceArgs args;
-  args.nodes = nodes;
-  args.count = kCount;
-  args.step = 1;
-  args.parts = parts;
-  for (size_t i = 0; i + 1 < parts.size(); ++i) {
-    if (absl::Status begun = c.BeginPart(args, Never()); !begun.ok()) return begun;
-  }
-  const auto slices = c.TreeReduce(args, Never());
-  if (!slices.ok()) return slices.status();
-  result->clear();
-  for (const Slice& slice : *slices) {
-    result->insert(result->end(), slice.data, slice.data + (slice.end - slice.begin));
-  }
-  return absl::OkStatus();
-}
-
-void ExpectReduces(Communicator& c, Transport& transport, int shards,
-                   const std::vector<ElementRange>& parts = {}) {
-  std::vector<float> result;
-  const absl::Status status = Reduce(c, transport, shards, &result, parts);
-  ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(result, std::vector<float>(kCount, static_cast<float>(shards * (shards + 1) / 2)));
-}
-
-// Aborts `c` once data moves and what was asked of the fake has happened, or when it goes.
-std::jthread AbortWhenMoving(Communicator& c, const std::string& reason) {
-  return std::jthread([&c, reason](const std::stop_token& over) {
-    while (!over.stop_requested() && (fake_nccl::FaultsPending() ||
-                                      c.DescribeState().find("all there") == std::string::npos)) {
-      std::this_thread::yield();
-    }
-    c.Abort(reason);
-  });
-}
-
-// The abort's reason, on other hosts perhaps by way of a rank that left for it.
-void ExpectGone(const absl::Status& status) {
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2 is gone"));
-}
-
-// Begins with a part, which the GPU of rank 2 never does; then the generation is aborted while
-// nobody waits for it.
-void BeginHangAndAbort(Cluster* cluster, int64_t generation) {
-  fake_nccl::HangNext(2);
-  cluster->Run(generation, 3, [&](Communicator& c, Transport& transport) {
-    float* const data = *transport.vectors().Allocate(kCount, "a node");
-    const NodeBuffer node{{c.rank(), c.rank() + 1}, data};
-    const ElementRange parts[] = {{0, kCount / 2}, {kCount / 2, kCount}};
-    TreeReduceArgs args;
-    args.nodes = absl::MakeConstSpan(&node, 1);
-    args.count = kCount;
-    args.step = 1;
-    args.parts = parts;
-    ASSERT_TRUE(c.reduces_parts());
-    const std::jthread watchdog([&c] {
-      while (fake_nccl::FaultsPending()) std::this_thread::yield();
-      c.Abort("rank 2 is gone");
-    });
-    absl::Status status = c.BeginPart(args, Never());
-    while (!c.aborted()) std::this_thread::yield();
-    if (status.ok()) status = c.Barrier(Never());  // not one of NCCL's
-    ExpectGone(status);
-  });
-}
-
-// A reduction of ranks 0 to 2 in which rank 2's GPU never does its part, and which is then aborted.
-void HangAndAbort(Cluster* cluster, int64_t generation) {
-  fake_nccl::HangNext(2);
-  cluster->Run(generation, 3, [&](Communicator& c, Transport& transport) {
-    const std::jthread watchdog = AbortWhenMoving(c, "rank 2 is gone");
-    std::vector<float> result;
-    ExpectGone(Reduce(c, transport, 3, &result));
-    EXPECT_FALSE(c.NewestReduce().has_value());
-  });
-}
-
-// Above the memory of one host, and between two.
-class NcclGenerations : public testing::TestWithParam<Kind> {};
-
-TEST_P(NcclGenerations, SurvivorsOfAnAbortShrinkTheirCommunicator) {
-  Cluster cluster(GetParam(), 3, 1 << 16);
-  HangAndAbort(&cluster, 1);
-  const fake_nccl::Counts before = fake_nccl::GetCounts();
-  cluster.RunWith({0, 1}, 2, 3, [&](Communicator& c, Transport& transport) {
-    EXPECT_EQ(Nccl(transport).last_way(), Way::kShrink);
-    ExpectReduces(c, transport, 3);
-  });
-  EXPECT_EQ(fake_nccl::GetCounts().inits, before.inits);
-  EXPECT_EQ(fake_nccl::GetCounts().shrinks, before.shrinks + 2);
-  // A joiner's rank was another's before, so all begin anew.
-  cluster.RunWith({0, 2, 1}, 3, 3, [&](Communicator& c, Transport& transport) {
-    EXPECT_EQ(Nccl(transport).last_way(), Way::kNew);
-    ExpectReduces(c, transport, 3);
-  });
-}
-
-TEST_P(NcclGenerations, PartsInFlightEndWithTheirGeneration) {
-  Cluster cluster(GetParam(), 3, 1 << 16);
-  BeginHangAndAbort(&cluster, 1);
-  const fake_nccl::Counts before = fake_nccl::GetCounts();
-  cluster.RunWith({0, 1}, 2, 3, [&](Communicator& c, Transport& transport) {
-    EXPECT_EQ(Nccl(transport).last_way(), Way::kShrink);
-    ExpectReduces(c, transport, 3);
-  });
-  EXPECT_EQ(fake_nccl::GetCounts().inits, before.inits);
-}
-
-TEST_P(NcclGenerations, JoinersAreGrownInto) {
-  Cluster cluster(GetParam(), 4, 1 << 16);
-  cluster.RunWith({0, 1}, 1, 4, [&](Communicator& c, Transport& transport) {
-    EXPECT_EQ(Nccl(transport).last_way(), Way::kNew);
-    ExpectReduces(c, transport, 4);
-  });
-  cluster.RunWith({0, 1, 2, 3}, 2, 4, [&](Communicator& c, Transport& transport) {
-    EXPECT_EQ(Nccl(transport).last_way(), Way::kGrow);
-    ExpectReduces(c, transport, 4);
-  });
-}
-
-TEST_P(NcclGenerations, AShrinkThatFailsOnOneRankMakesANewCommunicatorOnAll) {
-  Cluster cluster(GetParam(), 3, 1 << 16, nullptr, /*try_held_for=*/absl::Milliseconds(300));
-  HangAndAbort(&cluster, 1);
-  fake_nccl::RefuseNextManagement(1);
-  cluster.RunWith({0, 1}, 2, 3, [&](Communicator& c, Transport& transport) {
-    EXPECT_EQ(Nccl(transport).last_way(), Way::kNew);
-    ExpectReduces(c, transport, 3);
-  });
-}
-
-TEST_P(NcclGenerations, OneRankIsAloneWithoutAnyCommunicator) {
-  Cluster cluster(GetParam(), 2, 1 << 16);
-  const fake_nccl::Counts before = fake_nccl::GetCounts();
-  cluster.RunWith({1}, 1, 3,
-                  [](Communicator& c, Transport& transport) { ExpectReduces(c, transport, 3); });
-  EXPECT_EQ(fake_nccl::GetCounts().inits, before.inits);
-}
-
-INSTANTIATE_TEST_SUITE_P(All, NcclGenerations, testing::Values(Kind::kNccl, Kind::kNcclTurns),
-                         [](const auto& info) { return Name(info.param); });
 
 TEST(Nccl, AnErrorOfTheNetworkEndsTheGenerationAndOneOfOursTheJob) {
   for (const auto& [error, code] : {std::pair{kNcclRemoteError, absl::StatusCode::kAborted},
