@@ -30,6 +30,9 @@ class GpuQueue {
   virtual absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) = 0;
   // Blocks until the queue is done with it.
   virtual void Release(void* memory) = 0;
+  // For a GPU whose work does not end: from here on nothing here waits for it or gives memory back,
+  // and whatever can fail does, with Internal that says so. Its process is to end.
+  virtual void Abandon() = 0;
 
   // Queues. Either side may be the host's memory, which stays as it is until it is done.
   // Errors, here and below: Internal of the device.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/nccl/nccl_communicator.h"
 
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status.h"
 
@@ -25,19 +27,27 @@ NcclCommunicator::NcclCommunicator(NcclMembership membership)
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  if (in_flight_) Revoke();  // parts that nobody has waited for
+  if (in_flight_) Revoke().IgnoreError();  // parts that nobody has waited for
   if (group_ != nullptr && give_back_) give_back_(generation(), std::move(group_));
 }
 
 absl::Status NcclCommunicator::Conclude(const Operation& operation, absl::Status status) {
-  // Nothing of this generation runs on the GPU any more when the error is known.
-  if (!status.ok() && in_flight_) Revoke();
+  // Nothing of this generation runs on the GPU any more when the error is known, unless the error
+  // is that it does not end: then there is no other generation either.
+  if (!status.ok() && in_flight_) {
+    if (const absl::Status lost = Revoke(); !lost.ok()) {
+      status = absl::Status(
+          lost.code(),
+          absl::StrCat(lost.message(), ", after this: ", std::string(status.message())));
+    }
+  }
   return plane_->EndCall(operation, std::move(status));
 }
 
-void NcclCommunicator::Revoke() {
+absl::Status NcclCommunicator::Revoke() {
   if (!group_->Revoke()) group_.reset();
   in_flight_ = false;
+  return memory_->queue()->Mark();
 }
 
 absl::Status NcclCommunicator::Announce(const Operation& operation, absl::Time deadline) {

@@ -120,8 +120,8 @@ class NcclCommunicator : public Communicator {
     return Conclude(operation, body());
   }
   absl::Status Conclude(const Operation& operation, absl::Status status);
-  // Ends what is in flight.
-  void Revoke();
+  // Ends what is in flight. Errors: Internal where the GPU can do nothing more.
+  absl::Status Revoke();
   absl::Status Announce(const Operation& operation, absl::Time deadline);
   NcclWait WaitOf(absl::Time deadline) const;
   // Queues NCCL's calls as one group. No group: there is one rank, and nothing to do.

@@ -18,8 +18,6 @@ namespace {
 constexpr int kSpins = 100;
 constexpr absl::Duration kYieldFor = absl::Milliseconds(1);
 constexpr absl::Duration kPoll = absl::Microseconds(50);
-// What ending may take: more means that the GPU hangs.
-constexpr absl::Duration kEndWithin = absl::Seconds(10);
 
 // Returns whether NCCL may be at work after such an answer: it gives either one when its thread has
 // begun.
@@ -90,7 +88,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(const NcclLibrary* 
                                                              const NcclUniqueId& id,
                                                              NcclConfig config,
                                                              const NcclWait& wait) {
-  std::unique_ptr<NcclGroup> made(new NcclGroup(library, queue, world, rank));
+  std::unique_ptr<NcclGroup> made(new NcclGroup(library, queue, world, rank, wait.end_within));
   config.blocking = 0;
   const NcclResult started = library->api.init_rank_config(&made->comm_, world, id, rank, &config);
   LS_RETURN_IF_ERROR(made->Settle(started, "joining NCCL", wait));
@@ -120,7 +118,8 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Shrink(NcclGroup* old,
                                                              const std::vector<int>& excluded,
                                                              int world, int rank, NcclConfig config,
                                                              const NcclWait& wait) {
-  std::unique_ptr<NcclGroup> made(new NcclGroup(old->library_, old->queue_, world, rank));
+  std::unique_ptr<NcclGroup> made(
+      new NcclGroup(old->library_, old->queue_, world, rank, wait.end_within));
   config.blocking = 0;
   std::vector<int> ranks = excluded;  // NCCL takes a pointer to what may change
   const NcclResult started =
@@ -133,7 +132,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Shrink(NcclGroup* old,
 absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Grow(
     const NcclLibrary* library, GpuQueue* queue, NcclGroup* old, int world, int rank,
     const NcclUniqueId& id, NcclConfig config, const NcclWait& wait) {
-  std::unique_ptr<NcclGroup> made(new NcclGroup(library, queue, world, rank));
+  std::unique_ptr<NcclGroup> made(new NcclGroup(library, queue, world, rank, wait.end_within));
   config.blocking = 0;
   // Members give the id at the first rank alone and no rank; joiners have both.
   const bool gives_id = old == nullptr || rank == 0;
@@ -155,7 +154,7 @@ NcclGroup::~NcclGroup() {
     LS_LOG_WARNING << "NCCL's communicator could not be ended: " << api().error_string(ended);
   }
   NcclWait wait;
-  wait.deadline = Clock::Real()->Now() + kEndWithin;
+  wait.deadline = Clock::Real()->Now() + end_within_;
   comm_ = nullptr;
   absl::Status left = queue_->Mark();
   if (left.ok()) {
@@ -163,6 +162,7 @@ NcclGroup::~NcclGroup() {
   }
   if (!left.ok()) {
     LS_LOG_ERROR << "the GPU does not come back from NCCL: " << left.message();
+    if (absl::IsDeadlineExceeded(left)) queue_->Abandon();
   }
 }
 
@@ -206,7 +206,7 @@ bool NcclGroup::Revoke() {
   const bool first = !std::exchange(revoked_, true);
   if (api().revoke == nullptr || api().shrink == nullptr || !first) return false;
   NcclWait wait;
-  wait.deadline = Clock::Real()->Now() + kEndWithin;
+  wait.deadline = Clock::Real()->Now() + end_within_;
   absl::Status status = Settle(api().revoke(comm_, 0), "revoking NCCL's communicator", wait);
   if (status.ok()) status = queue_->Mark();
   if (status.ok()) {

@@ -26,6 +26,8 @@ struct NcclWait {
   // Called once when the wait has lasted `stall_after`. May be empty.
   std::function<void()> on_stall;
   absl::Duration stall_after = absl::InfiniteDuration();
+  // What ending the communicator that is made may take, each time: more means that the GPU hangs.
+  absl::Duration end_within = absl::Seconds(10);
 };
 
 class NcclGroup {
@@ -48,7 +50,8 @@ class NcclGroup {
                                                          GpuQueue* queue, NcclGroup* old, int world,
                                                          int rank, const NcclUniqueId& id,
                                                          NcclConfig config, const NcclWait& wait);
-  // Aborts what runs and frees all. Blocks until the GPU has left it.
+  // Aborts what runs and frees all. Blocks until the GPU has left it; abandons the queue when it
+  // does not within NcclWait::end_within.
   ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
@@ -77,12 +80,13 @@ class NcclGroup {
   absl::Status Register(void* memory, size_t bytes, const NcclWait& wait);
 
   // Ends what is queued, after an error. False: it cannot be used for Shrink, and is to be
-  // destroyed. Blocks for seconds at most.
+  // destroyed. Blocks for NcclWait::end_within twice at most.
   bool Revoke();
 
  private:
-  NcclGroup(const NcclLibrary* library, GpuQueue* queue, int world, int rank)
-      : library_(library), queue_(queue), world_(world), rank_(rank) {}
+  NcclGroup(const NcclLibrary* library, GpuQueue* queue, int world, int rank,
+            absl::Duration end_within)
+      : library_(library), queue_(queue), world_(world), rank_(rank), end_within_(end_within) {}
   // Until `made` can be used. `filler`: the communicator whose thread fills in its handle; null:
   // the handle is there.
   static absl::StatusOr<std::unique_ptr<NcclGroup>> Await(NcclGroup* filler,
@@ -105,6 +109,7 @@ class NcclGroup {
   GpuQueue* const queue_;
   const int world_;
   const int rank_;
+  const absl::Duration end_within_;
   NcclComm comm_ = nullptr;
   bool revoked_ = false;
   std::vector<NcclWindow> windows_;

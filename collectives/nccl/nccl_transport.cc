@@ -47,6 +47,7 @@ NcclTransport::NcclTransport(Options options)
       piece_(options.piece),
       try_held_for_(options.try_held_for),
       stall_after_(options.stall_after),
+      end_within_(options.end_within),
       memory_(library_, queue_.get()) {
   LS_CHECK(queue_ != nullptr && control_ != nullptr);
 }
@@ -67,6 +68,7 @@ void NcclTransport::AbortConnect(int64_t generation, const std::string& reason) 
 
 absl::StatusOr<std::unique_ptr<Communicator>> NcclTransport::Connect(const GroupSpec& spec,
                                                                      absl::Time deadline) {
+  LS_RETURN_IF_ERROR(queue_->Mark());  // it may not have come back from the last one
   LS_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> control, control_->Connect(spec, deadline));
   if (control->control_plane() == nullptr) {
     return absl::InternalError("the transport below NCCL cannot announce calls");
@@ -152,6 +154,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclTransport::ConnectNccl(Communicat
   };
   wait.on_stall = [this] { stall_report_.Begin(); };
   wait.stall_after = stall_after_;
+  wait.end_within = end_within_;
   LS_ASSIGN_OR_RETURN(std::unique_ptr<NcclGroup> group, Join(control, join, wait));
   held_ = {};
   if (join.windows) LS_RETURN_IF_ERROR(RegisterVectors(group.get(), wait));
@@ -180,6 +183,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclTransport::Join(Communicator* con
     }
   }
   held_ = {};
+  LS_RETURN_IF_ERROR(queue_->Mark());  // it may not have come back from that
   last_way_ = NcclJoin::Way::kNew;
   const auto make = [this]() -> absl::StatusOr<NcclUniqueId> {
     NcclUniqueId id{};

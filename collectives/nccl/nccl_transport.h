@@ -47,6 +47,8 @@ class NcclTransport : public Transport {
     absl::Duration try_held_for = absl::Seconds(30);
     // When data has moved for so long, NCCL's own watch is asked why and the answer logged.
     absl::Duration stall_after = absl::Seconds(10);
+    // As NcclWait has it.
+    absl::Duration end_within = absl::Seconds(10);
   };
 
   // REQUIRES: queue and control are given.
@@ -65,6 +67,8 @@ class NcclTransport : public Transport {
   }
   void ReleasePages(void* data, size_t bytes) override { control_->ReleasePages(data, bytes); }
   VectorMemory& vectors() override { return memory_; }
+  // Errors, besides those of Transport: Internal of the GPU, also when it did not come back from an
+  // earlier communicator.
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const GroupSpec& spec,
                                                         absl::Time deadline) override;
   void AbortConnect(int64_t generation, const std::string& reason) override;
@@ -111,6 +115,7 @@ class NcclTransport : public Transport {
   const int64_t piece_;
   const absl::Duration try_held_for_;
   const absl::Duration stall_after_;
+  const absl::Duration end_within_;
   NcclMemory memory_;
   StallReport stall_report_;
   Held held_;

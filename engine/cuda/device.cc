@@ -56,10 +56,11 @@ Device::~Device() {
 
 void Device::Abandon() {
   abandoned_ = true;
-  any_is_abandoned.store(true);
+  NoteAbandoned();
 }
 
 bool Device::AnyIsAbandoned() { return any_is_abandoned.load(); }
+void Device::NoteAbandoned() { any_is_abandoned.store(true); }
 
 absl::StatusOr<std::byte*> Device::Allocate(size_t bytes, const std::string& what) {
   void* pointer = nullptr;

@@ -63,6 +63,8 @@ class Device {
   // Returns whether a GPU was abandoned in this process: it ends by _exit, since what else has used
   // that GPU, and the driver's own end, would wait for it. Thread-safe.
   static bool AnyIsAbandoned();
+  // For what uses a GPU beside its Device and has abandoned it. Thread-safe.
+  static void NoteAbandoned();
 
  private:
   explicit Device(const Tables* tables) : tables_(tables) {}

@@ -160,6 +160,38 @@ class Pair {
 
 void Nothing(int, NcclTransport::Options*) {}
 
+TEST(Nccl, AGpuThatDoesNotComeBackEndsItsWorker) {
+  std::vector<float> data[2] = {std::vector<float>(16), std::vector<float>(16)};
+  std::atomic<bool> ends{false};
+  FakeGpuQueue* queues[2] = {};
+  Pair pair([&](int rank, NcclTransport::Options* options) {
+    if (rank == 1) options->end_within = absl::Milliseconds(20);
+    queues[rank] = static_cast<FakeGpuQueue*>(options->queue.get());
+  });
+  pair.Run(1, [&](Communicator& c, Transport&) {
+    if (c.rank() == 1) {
+      FakeGpuQueue::Enqueue(queues[1], [&ends] {
+        while (!ends) std::this_thread::yield();
+      });
+    }
+    const std::jthread watchdog = AbortWhenMoving(c, "over");
+    const absl::Status status = c.AllReduce(data[c.rank()].data(), 16, DType::kFloat32,
+                                            ReduceOp::kSum, ReduceOrder::kFastest, Never());
+    if (c.rank() == 0) {
+      EXPECT_EQ(status, absl::AbortedError("over"));
+      return;
+    }
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("does not end, after this: over"));
+    EXPECT_EQ(c.Barrier(Never()), status);
+  });
+  pair.transport(0).AbortConnect(2, "over");
+  const auto statuses = pair.Run(2, [](Communicator&, Transport&) { FAIL(); });
+  EXPECT_EQ(statuses[0].code(), absl::StatusCode::kAborted) << statuses[0];
+  EXPECT_EQ(statuses[1].code(), absl::StatusCode::kInternal) << statuses[1];
+  ends = true;
+}
+
 TEST(Nccl, AnOldLibraryWithoutRevokeMakesNewCommunicators) {
   Pair pair(Nothing);
   for (int r = 0; r < 2; ++r) {

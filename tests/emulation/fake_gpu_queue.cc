@@ -29,6 +29,14 @@ void FakeGpuQueue::Push(std::function<void()> work) {
   ++pushed_;
 }
 
+absl::Status FakeGpuQueue::PushUsable(std::function<void()> work) {
+  absl::MutexLock lock(&mu_);
+  if (abandoned_) return absl::InternalError("the fake GPU's work does not end");
+  work_.push_back(std::move(work));
+  ++pushed_;
+  return absl::OkStatus();
+}
+
 void FakeGpuQueue::Run() {
   const auto awake = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return ends_ || !work_.empty(); };
   absl::MutexLock lock(&mu_);
@@ -59,25 +67,28 @@ void FakeGpuQueue::Release(void* memory) {
   std::free(memory);
 }
 
+void FakeGpuQueue::Abandon() {
+  absl::MutexLock lock(&mu_);
+  abandoned_ = true;
+}
+
 absl::Status FakeGpuQueue::Copy(void* to, const void* from, size_t bytes) {
-  Push([=] { std::memcpy(to, from, bytes); });
-  return absl::OkStatus();
+  return PushUsable([=] { std::memcpy(to, from, bytes); });
 }
 
 absl::Status FakeGpuQueue::Clear(void* memory, size_t bytes) {
-  Push([=] { std::memset(memory, 0, bytes); });
-  return absl::OkStatus();
+  return PushUsable([=] { std::memset(memory, 0, bytes); });
 }
 
 absl::Status FakeGpuQueue::Add(const float* a, const float* b, float* out, int64_t count) {
-  Push([=] {
+  return PushUsable([=] {
     for (int64_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
   });
-  return absl::OkStatus();
 }
 
 absl::Status FakeGpuQueue::Mark() {
   absl::MutexLock lock(&mu_);
+  if (abandoned_) return absl::InternalError("the fake GPU's work does not end");
   marked_ = pushed_;
   return absl::OkStatus();
 }

@@ -30,6 +30,7 @@ class FakeGpuQueue : public GpuQueue {
   bool Holds(const void*) const override { return true; }
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override;
   void Release(void* memory) override;
+  void Abandon() override;
   absl::Status Copy(void* to, const void* from, size_t bytes) override;
   absl::Status Clear(void* memory, size_t bytes) override;
   absl::Status Add(const float* a, const float* b, float* out, int64_t count) override;
@@ -38,12 +39,15 @@ class FakeGpuQueue : public GpuQueue {
 
  private:
   void Push(std::function<void()> work);
+  // The same unless it is abandoned.
+  absl::Status PushUsable(std::function<void()> work);
   void Run();
 
   const std::string uuid_;
   absl::Mutex mu_;
   std::deque<std::function<void()>> work_ ABSL_GUARDED_BY(mu_);
   bool ends_ ABSL_GUARDED_BY(mu_) = false;
+  bool abandoned_ ABSL_GUARDED_BY(mu_) = false;
   int64_t pushed_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t done_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t marked_ ABSL_GUARDED_BY(mu_) = 0;

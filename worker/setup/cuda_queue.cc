@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "engine/cuda/device.h"
 #include "engine/cuda/module.h"
 
 namespace lockstep::worker {
@@ -22,6 +23,7 @@ absl::StatusOr<std::unique_ptr<CudaQueue>> CudaQueue::Open(std::string uuid) {
 }
 
 CudaQueue::~CudaQueue() {
+  if (abandoned_) return;
   const engine::cuda::Runtime& runtime = *tables_->runtime;
   if (stream_ != nullptr) {
     runtime.wait_stream(stream_);
@@ -35,6 +37,11 @@ absl::Status CudaQueue::Check(engine::cuda::Code code, const std::string& what) 
   return engine::cuda::StatusOf(*tables_, code, what);
 }
 
+absl::Status CudaQueue::CheckUsable() const {
+  if (!abandoned_) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the work of the GPU ", uuid_, " does not end"));
+}
+
 bool CudaQueue::Holds(const void* data) const {
   auto after = blocks_.upper_bound(data);
   if (after == blocks_.begin()) return false;
@@ -43,6 +50,7 @@ bool CudaQueue::Holds(const void* data) const {
 }
 
 absl::StatusOr<void*> CudaQueue::Allocate(size_t bytes, const std::string& what) {
+  LS_RETURN_IF_ERROR(CheckUsable());
   void* memory = nullptr;
   LS_RETURN_IF_ERROR(Check(tables_->runtime->allocate(bytes == 0 ? 1 : bytes, &memory),
                            absl::StrCat(bytes, " bytes of the GPU's memory for ", what)));
@@ -51,29 +59,40 @@ absl::StatusOr<void*> CudaQueue::Allocate(size_t bytes, const std::string& what)
 }
 
 void CudaQueue::Release(void* memory) {
+  blocks_.erase(memory);
+  if (abandoned_) return;
   tables_->runtime->wait_stream(stream_);
   tables_->runtime->release(memory);
-  blocks_.erase(memory);
+}
+
+void CudaQueue::Abandon() {
+  abandoned_ = true;
+  engine::cuda::Device::NoteAbandoned();
 }
 
 absl::Status CudaQueue::Copy(void* to, const void* from, size_t bytes) {
+  LS_RETURN_IF_ERROR(CheckUsable());
   if (bytes == 0) return absl::OkStatus();
   return Check(tables_->runtime->copy(to, from, bytes, stream_), "a copy of gradients");
 }
 
 absl::Status CudaQueue::Clear(void* memory, size_t bytes) {
+  LS_RETURN_IF_ERROR(CheckUsable());
   return Check(tables_->runtime->clear(memory, bytes, stream_), "gradients");
 }
 
 absl::Status CudaQueue::Add(const float* a, const float* b, float* out, int64_t count) {
+  LS_RETURN_IF_ERROR(CheckUsable());
   return Check(tables_->kernels->add_vectors({a, b, out, count}, stream_), "a sum of gradients");
 }
 
 absl::Status CudaQueue::Mark() {
+  LS_RETURN_IF_ERROR(CheckUsable());
   return Check(tables_->runtime->record_event(mark_, stream_), "the GPU's queue");
 }
 
 absl::StatusOr<bool> CudaQueue::Reached() {
+  LS_RETURN_IF_ERROR(CheckUsable());
   const int reached = tables_->runtime->event_reached(mark_);
   if (reached < 0) return Check(-reached, "the GPU's queue");
   return reached > 0;

@@ -29,6 +29,7 @@ class CudaQueue : public GpuQueue {
   bool Holds(const void* data) const override;
   absl::StatusOr<void*> Allocate(size_t bytes, const std::string& what) override;
   void Release(void* memory) override;
+  void Abandon() override;
   absl::Status Copy(void* to, const void* from, size_t bytes) override;
   absl::Status Clear(void* memory, size_t bytes) override;
   absl::Status Add(const float* a, const float* b, float* out, int64_t count) override;
@@ -39,12 +40,14 @@ class CudaQueue : public GpuQueue {
   CudaQueue(const engine::cuda::Tables* tables, std::string uuid)
       : tables_(tables), uuid_(std::move(uuid)) {}
   absl::Status Check(engine::cuda::Code code, const std::string& what) const;
+  absl::Status CheckUsable() const;
 
   const engine::cuda::Tables* const tables_;
   const std::string uuid_;
   engine::cuda::Stream stream_ = nullptr;
   engine::cuda::Event mark_ = nullptr;
   std::map<const void*, size_t> blocks_;  // what is allocated, and its bytes
+  bool abandoned_ = false;
 };
 
 }  // namespace lockstep::worker

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "engine/cuda/device.h"
 #include "engine/cuda/module.h"
 #include "engine/engine.h"
 #include "gtest/gtest.h"
@@ -30,6 +31,49 @@ TEST(CudaQueue, KnowsItsMemory) {
   EXPECT_FALSE(queue->Holds(&queue));
   queue->Release(data);
   EXPECT_FALSE(queue->Holds(data));
+}
+
+TEST(CudaQueue, NothingWaitsForAGpuThatIsAbandoned) {
+  const engine::cuda::Tables& whole = *engine::cuda::EmulatedTables();
+  engine::cuda::Runtime runtime = *whole.runtime;
+  static std::vector<engine::cuda::Event> events;
+  events.clear();
+  runtime.create_event = [](engine::cuda::Event* event) {
+    const auto code = engine::cuda::EmulatedTables()->runtime->create_event(event);
+    events.push_back(*event);
+    return code;
+  };
+  engine::cuda::Tables tables = whole;
+  tables.runtime = &runtime;
+  engine::cuda::UseTables(&tables);
+  auto queue = *CudaQueue::Open("GPU-a");
+  auto* const kept = static_cast<float*>(*queue->Allocate(1000, "data"));
+  auto* const released = static_cast<float*>(*queue->Allocate(1000, "data"));
+  const engine::cuda::Stream stream = queue->stream();
+  static int waits;
+  waits = 0;
+  runtime.wait_stream = [](engine::cuda::Stream) {
+    ++waits;
+    return 0;
+  };
+  const size_t bytes = emulation::AllocatedBytes();
+  queue->Abandon();
+  EXPECT_TRUE(engine::cuda::Device::AnyIsAbandoned());
+  for (const absl::Status& status :
+       {queue->Mark(), queue->Reached().status(), queue->Copy(kept, released, 1000),
+        queue->Clear(kept, 1000), queue->Add(kept, kept, kept, 10),
+        queue->Allocate(1, "more").status()}) {
+    EXPECT_EQ(status, absl::InternalError("the work of the GPU GPU-a does not end"));
+  }
+  queue->Release(released);
+  queue.reset();
+  EXPECT_EQ(waits, 0);
+  EXPECT_EQ(emulation::AllocatedBytes(), bytes);
+  // What a process leaves to its end.
+  for (float* const memory : {kept, released}) whole.runtime->release(memory);
+  whole.runtime->destroy_stream(stream);
+  for (const engine::cuda::Event event : events) whole.runtime->destroy_event(event);
+  engine::cuda::UseTables(&whole);
 }
 
 TEST(CudaQueue, AddsAsTheHostDoes) {
