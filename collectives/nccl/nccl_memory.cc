@@ -3,19 +3,39 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "collectives/communicator.h"
 #include "common/round_up.h"
 #include "common/status.h"
 
 namespace lockstep {
 namespace {
 
-// Slices are padded to the longest, by less than 16 floats each.
+// Slices are padded to the longest, by less than so many floats each: SliceOf's grain.
+constexpr int64_t kPadding = 16;
 constexpr int64_t kMostRanks = 1024;
 constexpr absl::Duration kPoll = absl::Microseconds(20);
 
+size_t VectorBytes(int64_t count) {
+  return RoundUp(std::max<size_t>(static_cast<size_t>(count) * sizeof(float), 1),
+                 kNcclWindowAlignment);
+}
+
+// Of reducing a vector of `count`.
+int64_t ResultFloats(int64_t count) { return count + kPadding * kMostRanks; }
+
 }  // namespace
+
+int64_t StagingFloats(size_t summands, int world, int64_t count, int64_t piece) {
+  if (summands < 2) return 0;
+  const int64_t longest = SliceOf(count, world, 0).size() + kPadding;
+  return static_cast<int64_t>(summands) * std::min(piece, longest);
+}
+
+size_t NcclMemoryBytes(int vectors, int64_t count, int64_t staging) {
+  return static_cast<size_t>(vectors) * VectorBytes(count) +
+         static_cast<size_t>(ResultFloats(count) + staging) * sizeof(float);
+}
 
 NcclMemory::~NcclMemory() {
   for (const Vector& vector : vectors_) {
@@ -32,16 +52,16 @@ NcclMemory::~NcclMemory() {
 
 absl::StatusOr<float*> NcclMemory::Allocate(int64_t count, const std::string& what) {
   Vector vector;
-  vector.bytes = RoundUp(std::max<size_t>(static_cast<size_t>(count) * sizeof(float), 1),
-                         kNcclWindowAlignment);
+  vector.bytes = VectorBytes(count);
   const bool has = library_ != nullptr && library_->api.mem_alloc != nullptr;
   vector.of_nccl = has && library_->api.mem_alloc(&vector.memory, vector.bytes) == kNcclSuccess;
   if (!vector.of_nccl) {
     LS_ASSIGN_OR_RETURN(vector.memory, queue_->Allocate(vector.bytes, what));
   }
   vectors_.push_back(vector);
-  // The result of reducing it has its room from the start.
-  LS_RETURN_IF_ERROR(Result(count + 16 * kMostRanks).status());
+  // What reducing it takes has its room from the start.
+  LS_RETURN_IF_ERROR(Result(ResultFloats(count)).status());
+  if (least_staging_ > 0) LS_RETURN_IF_ERROR(Staging(least_staging_).status());
   LS_RETURN_IF_ERROR(queue_->Clear(vector.memory, vector.bytes));
   LS_RETURN_IF_ERROR(Wait());  // others may write there from now on
   return static_cast<float*>(vector.memory);

@@ -16,10 +16,24 @@
 
 namespace lockstep {
 
+// Floats of one rank's slice that are exchanged and added at a time, if nothing else is said.
+inline constexpr int64_t kNcclPiece = 4 << 20;
+
+// Returns for how many floats of NcclMemory::Staging the sum of `summands` vectors of `count`
+// floats asks, in pieces of `piece` floats of each of `world` slices. Of one vector there is no
+// sum.
+int64_t StagingFloats(size_t summands, int world, int64_t count, int64_t piece);
+
+// Returns what NcclMemory takes for `vectors` vectors of `count` floats, for what they are reduced
+// to, and for `staging` floats.
+size_t NcclMemoryBytes(int vectors, int64_t count, int64_t staging);
+
 class NcclMemory : public VectorMemory {
  public:
-  // `library` may be null; both outlive this.
-  NcclMemory(const NcclLibrary* library, GpuQueue* queue) : library_(library), queue_(queue) {}
+  // `library` may be null; both outlive this. There is room for `staging` floats, of Staging, with
+  // the first vector.
+  NcclMemory(const NcclLibrary* library, GpuQueue* queue, int64_t staging = 0)
+      : library_(library), queue_(queue), least_staging_(staging) {}
   // REQUIRES: no communicator uses it.
   ~NcclMemory() override;
 
@@ -60,6 +74,7 @@ class NcclMemory : public VectorMemory {
 
   const NcclLibrary* const library_;
   GpuQueue* const queue_;
+  const int64_t least_staging_;
   std::vector<Vector> vectors_;
   Buffer result_;
   Buffer staging_;

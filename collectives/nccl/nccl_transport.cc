@@ -48,7 +48,7 @@ NcclTransport::NcclTransport(Options options)
       try_held_for_(options.try_held_for),
       stall_after_(options.stall_after),
       end_within_(options.end_within),
-      memory_(library_, queue_.get()) {
+      memory_(library_, queue_.get(), options.staging) {
   LS_CHECK(queue_ != nullptr && control_ != nullptr);
 }
 

@@ -42,7 +42,9 @@ class NcclTransport : public Transport {
     // Vectors are registered as symmetric windows, where the library has them.
     bool windows = true;
     // Floats of one slice that are exchanged at a time; a multiple of 16.
-    int64_t piece = 4 << 20;
+    int64_t piece = kNcclPiece;
+    // Floats that reductions are to come to ask NcclMemory::Staging for.
+    int64_t staging = 0;
     // What a step of shrinking or growing may take before a new communicator is made instead.
     absl::Duration try_held_for = absl::Seconds(30);
     // When data has moved for so long, NCCL's own watch is asked why and the answer logged.

@@ -98,8 +98,8 @@ absl::Status NcclCommunicator::BeginResult(const TreeReduceArgs& args) {
     pieces += static_cast<int64_t>(args.wanted[static_cast<size_t>(rank())].size());
   }
   LS_ASSIGN_OR_RETURN(result_, memory_->Result(args.count + kLine * pieces));
-  const int64_t longest = SliceOf(args.count, world_size(), 0).size() + kLine;
-  return memory_->Staging(static_cast<int64_t>(nodes_.size()) * std::min(piece_, longest)).status();
+  if (fastest_) return absl::OkStatus();
+  return memory_->Staging(StagingFloats(nodes_.size(), world_size(), args.count, piece_)).status();
 }
 
 absl::Status NcclCommunicator::GatherNodes(const TreeReduceArgs& args, const Operation& operation,

@@ -301,6 +301,34 @@ TEST(Nccl, VectorsAreRegisteredOnceForEachCommunicator) {
   EXPECT_EQ(fake_nccl::GetCounts().windows, before + 2);
 }
 
+TEST(Nccl, AReductionTakesTheMemoryThatIsPlannedForIt) {
+  constexpr int kWorld = 8, kShards = 24, kPiece = 256;  // a cluster's
+  size_t summands = 0;
+  for (int r = 0; r < kWorld; ++r) {
+    summands += WholeNodes(kShards, DealShards(kShards, kWorld, r)).size();
+  }
+  Cluster cluster(Kind::kNccl, kWorld, 1 << 16);
+  cluster.Run(1, kShards, [&](Communicator& c, Transport& transport) {
+    ExpectReduces(c, transport, kShards);
+    const auto own = WholeNodes(kShards, DealShards(kShards, kWorld, c.rank())).size();
+    EXPECT_EQ(static_cast<NcclMemory&>(transport.vectors()).bytes(),
+              NcclMemoryBytes(static_cast<int>(own), kCount,
+                              StagingFloats(summands, kWorld, kCount, kPiece)));
+  });
+}
+
+TEST(Nccl, RoomForWhatIsReceivedIsThereFromTheStart) {
+  const int64_t staging = StagingFloats(2, 2, kCount, kNcclPiece);
+  Pair pair([&](int, NcclTransport::Options* options) { options->staging = staging; });
+  pair.Run(1, [&](Communicator& c, Transport& transport) {
+    auto& memory = static_cast<NcclMemory&>(transport.vectors());
+    ASSERT_TRUE(memory.Allocate(kCount, "a vector").ok());
+    EXPECT_EQ(memory.bytes(), NcclMemoryBytes(1, kCount, staging));
+    ExpectReduces(c, transport, 2);
+    EXPECT_EQ(memory.bytes(), NcclMemoryBytes(2, kCount, staging));
+  });
+}
+
 TEST(Nccl, FastestReducesTheTreeAsNcclLikes) {
   Pair pair([](int, NcclTransport::Options* options) { options->fastest = true; });
   pair.Run(1, [](Communicator& c, Transport& transport) { ExpectReduces(c, transport, 2); });

@@ -138,6 +138,7 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenDataPlane(
   LS_ASSIGN_OR_RETURN(options.queue, CudaQueue::Open(assignment.device().uuid()));
   LS_ASSIGN_OR_RETURN(options.control, OpenHost(shm, over_hosts, silence, std::move(told)));
   const Nccl& settings = compiled.job.nccl();
+  options.staging = MostStaging(compiled.job, compiled.vector_count);
   options.fastest = settings.order() == "fastest";
   options.may_share_gpu = MayShareGpu(settings);
   options.windows = !settings.has_symmetric_memory() || settings.symmetric_memory();

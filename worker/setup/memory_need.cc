@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "collectives/nccl/nccl_memory.h"
+#include "collectives/shards.h"
 #include "common/status.h"
 #include "job/meaning/workers.h"
 #include "worker/checkpoint/checkpointer.h"
@@ -162,6 +164,21 @@ absl::Status CheckGpuMemory(const JobSpec& job, const engine::Plan& plan, const 
 
 }  // namespace
 
+int64_t MostStaging(const JobSpec& job, int64_t vector_count) {
+  if (job.nccl().order() == "fastest") return 0;
+  const int shards = job.train().shards();
+  int64_t most = 0;
+  for (int world = std::max(1, LeastWorkers(job)); world <= std::min(MostWorkers(job), shards);
+       ++world) {
+    size_t summands = 0;
+    for (int rank = 0; rank < world; ++rank) {
+      summands += WholeNodes(shards, DealShards(shards, world, rank)).size();
+    }
+    most = std::max(most, StagingFloats(summands, world, vector_count, kNcclPiece));
+  }
+  return most;
+}
+
 int MostHeldParts(const JobSpec& job) {
   const int shards = OptimizerShards(MostWorkers(job)), least = LeastWorkers(job);
   const std::vector<int> hosts = job::RanksPerNode(job);
@@ -205,8 +222,10 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
     need.activations = plan.arena_bytes() - need.workspace;
   }
   need.gpu.plan = plan.device_bytes(spec.shard_moments ? MostHeldMoments(job, plan) : 0);
-  // Besides the vectors there is the result of their reduction.
-  if (place == GradientPlace::kGpu) need.gpu.vectors = (vectors + 1) * vector_bytes;
+  if (place == GradientPlace::kGpu) {
+    need.gpu.vectors =
+        NcclMemoryBytes(gradient_buffers, vector_count, MostStaging(job, vector_count));
+  }
   const auto batches = static_cast<size_t>(PreparedBatches(train) + kHeldBatches);
   need.data = batches * static_cast<size_t>(spec.micro_batch * spec.accumulate) * SampleBytes(plan);
   const bool on_gpu = spec.device == engine::DeviceKind::kCuda;
@@ -231,6 +250,15 @@ MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradie
 bool FitsGpu(const JobSpec& job, const GpuNeed& need) {
   const int64_t limit = job.resources().gpu_memory();
   return limit <= 0 || need.total() <= static_cast<size_t>(limit);
+}
+
+absl::StatusOr<size_t> PlanLimit(const JobSpec& job, const GpuNeed& need) {
+  const auto limit = static_cast<size_t>(std::max<int64_t>(0, job.resources().gpu_memory()));
+  if (limit == 0) return limit;
+  if (need.vectors < limit) return limit - need.vectors;
+  return absl::ResourceExhaustedError(absl::StrCat("the gradients alone take ", need.vectors,
+                                                   " bytes of the GPU's memory, but ", limit,
+                                                   " are allowed by resources.gpu_memory"));
 }
 
 bool FitsMemory(const JobSpec& job, const MemoryNeed& need) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "data/dataset.h"
 #include "engine/engine.h"
 #include "proto/job.pb.h"
@@ -23,8 +24,10 @@ enum class GradientPlace {
 // Bytes of a worker's GPU: all that it allocates there, but what the driver and the libraries take
 // themselves.
 struct GpuNeed {
-  size_t plan = 0;     // Plan::device_bytes
-  size_t vectors = 0;  // with GradientPlace::kGpu: partial sums, and what they are reduced to
+  size_t plan = 0;  // Plan::device_bytes
+  // With GradientPlace::kGpu: partial sums, what they are reduced to, and what is received of
+  // others.
+  size_t vectors = 0;
   size_t total() const { return plan + vectors; }
 };
 
@@ -49,6 +52,10 @@ struct MemoryNeed {
 MemoryNeed MemoryNeedOf(const JobSpec& job, const engine::Plan& plan, int gradient_buffers,
                         int64_t vector_count, GradientPlace place, size_t read_bytes);
 
+// Returns how many floats of other workers' gradients a worker receives at a time, before it adds
+// them, at the worst deal of shards: what NCCL's transport has room for besides its vectors.
+int64_t MostStaging(const JobSpec& job, int64_t vector_count);
+
 // How many of the OptimizerShards of a job with sharded moments one of its workers holds at most.
 int MostHeldParts(const JobSpec& job);
 
@@ -58,6 +65,10 @@ size_t MostHeldMoments(const JobSpec& job, const engine::Plan& plan);
 
 // Returns whether `need` is within `job`'s resources.gpu_memory (0: not checked).
 bool FitsGpu(const JobSpec& job, const GpuNeed& need);
+
+// Returns what of `job`'s resources.gpu_memory `need` leaves the plan; 0: that has no limit.
+// Errors: ResourceExhausted when the vectors alone take more.
+absl::StatusOr<size_t> PlanLimit(const JobSpec& job, const GpuNeed& need);
 
 // Returns whether `need` is within `job`'s resources.memory (0: not checked).
 bool FitsMemory(const JobSpec& job, const MemoryNeed& need);

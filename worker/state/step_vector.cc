@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "common/status.h"
 
 namespace lockstep::worker {
@@ -34,15 +33,6 @@ absl::StatusOr<std::vector<float*>> StepVector::Reserve(int buffers) {
     vectors.push_back(vector);
   }
   return vectors;
-}
-
-absl::StatusOr<size_t> StepVector::GpuLimit(int64_t limit, int buffers) const {
-  if (limit == 0 || memory_->on_host()) return static_cast<size_t>(limit);
-  const int64_t taken = (buffers + 1) * count() * static_cast<int64_t>(sizeof(float));
-  if (taken < limit) return static_cast<size_t>(limit - taken);
-  return absl::ResourceExhaustedError(absl::StrCat("the gradients alone take ", taken,
-                                                   " bytes of the GPU's memory, but ", limit,
-                                                   " are allowed by resources.gpu_memory"));
 }
 
 absl::Status StepVector::WriteHeader(int shard, uint64_t ids_hash, const StepHeader::Wishes& wishes,

@@ -37,9 +37,6 @@ class StepVector {
 
   // Room for `buffers` vectors. Errors: ResourceExhausted.
   absl::StatusOr<std::vector<float*>> Reserve(int buffers);
-  // Returns what of `limit` bytes of a GPU (0: none) `buffers` vectors and the result of their
-  // reduction leave the plan. Errors: ResourceExhausted.
-  absl::StatusOr<size_t> GpuLimit(int64_t limit, int buffers) const;
 
   // Writes the header's part of the leaf of `shard`, behind its gradients. Errors: those of the
   // memory.

@@ -69,8 +69,7 @@ absl::Status Trainer::Reserve(Transport* transport) {
   engine::Memory memory{state_, nullptr};
   memory.moves = &board_->moves;
   if (plan.spec().device == engine::DeviceKind::kCuda) {
-    LS_ASSIGN_OR_RETURN(memory.gpu_limit, vector_->GpuLimit(compiled_.job.resources().gpu_memory(),
-                                                            compiled_.gradient_buffers));
+    LS_ASSIGN_OR_RETURN(memory.gpu_limit, PlanLimit(compiled_.job, compiled_.need.gpu));
     if (plan.spec().shard_moments) memory.moment_bytes = MostHeldMoments(compiled_.job, plan);
     if (vector_->memory()->on_host()) memory.gradient_buffers = buffers;
     memory.tuning_files = compiled_.tuning_files;
