@@ -82,6 +82,13 @@ std::vector<FieldSpec> ClassificationFields(std::vector<int64_t> sample_shape, i
           {kLabelsField, FieldSpec::Type::kInt32, {}, classes}};
 }
 
+int64_t TargetsPerSample(const Dataset& dataset) {
+  for (const FieldSpec& field : dataset.fields()) {
+    if (field.name == kLabelsField) return field.elements();
+  }
+  return 1;
+}
+
 absl::StatusOr<std::unique_ptr<Dataset>> Open(const Source& source, Split split,
                                               const Augment& augment) {
   LS_ASSIGN_OR_RETURN(std::unique_ptr<Dataset> dataset, std::visit(Opener{split}, source));

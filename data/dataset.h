@@ -50,6 +50,10 @@ class Dataset {
   virtual InputOrigin origin() const { return {}; }
 };
 
+// Returns how many targets, those that do not count included, each sample of `dataset` has: 1, or
+// as many as tokens where each of them has one.
+int64_t TargetsPerSample(const Dataset& dataset);
+
 struct SyntheticSource {
   int64_t train_samples = 60000;
   int64_t test_samples = 10000;

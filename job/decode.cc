@@ -329,21 +329,31 @@ void Decoder::DecodeList(const YamlEntry& entry, const std::string& path,
   }
 }
 
+// What is said behind the hint that `key` is called `here`: nothing, or what else that means.
+std::string DifferenceAdvice(absl::string_view key, absl::string_view here) {
+  const std::string difference = DifferenceHere(key, here);
+  return difference.empty() ? "" : absl::StrCat(" (", difference, ")");
+}
+
 }  // namespace
 
 std::string SuggestKey(absl::string_view key, const std::vector<std::string>& names) {
-  if (!NearestName(key, names).empty()) return Suggest(key, names, "");
+  if (const std::string nearest = NearestName(key, names); !nearest.empty()) {
+    return absl::StrCat(Suggest(key, names, ""), DifferenceAdvice(key, nearest));
+  }
   if (const std::vector<std::string> parents = ParentsOfField(key); !parents.empty()) {
     std::vector<std::string> places;
     for (const std::string& parent : parents) places.push_back(Owner(parent));
     return absl::StrCat("; it belongs in ", absl::StrJoin(places, " or "));
   }
   std::vector<std::string> elsewhere;  // keys of other mappings that other tools call so
+  std::string differences;
   for (const std::string& here : NamesHere(key)) {
+    absl::StrAppend(&differences, DifferenceAdvice(key, here));
     for (const std::string& parent : ParentsOfField(here)) elsewhere.push_back(Join(parent, here));
   }
   if (elsewhere.empty()) return Suggest(key, names, "it takes");
-  return absl::StrCat("; did you mean '", absl::StrJoin(elsewhere, "' or '"), "'?");
+  return absl::StrCat("; did you mean '", absl::StrJoin(elsewhere, "' or '"), "'?", differences);
 }
 
 const Place& ValuePlace(const YamlEntry& entry) {

@@ -30,8 +30,9 @@ void CheckDuplicates(const YamlNode& node, Reporter* reporter);
 // Reads the map `root` into `message` and reports what does not fit. What was right is set.
 Written DecodeJob(const YamlNode& root, google::protobuf::Message* message, Reporter* reporter);
 
-// Returns what is said of an unknown key of a mapping that has `names`: "; did you mean 'x'?", or
-// where it belongs, or what the mapping takes.
+// Returns what is said of an unknown key of a mapping that has `names`: "; did you mean 'x'?" (and
+// what x means else than another tool's key of that name), or where it belongs, or what the mapping
+// takes.
 std::string SuggestKey(absl::string_view key, const std::vector<std::string>& names);
 
 // Sets `field` from one scalar of YAML (an element, for a repeated field). Empty on success, else

@@ -15,6 +15,10 @@ namespace lockstep::job {
 // of those names. Case, '-' and '_' make no difference.
 std::vector<std::string> NamesHere(absl::string_view name);
 
+// Returns in which way the key `here` means something else than `name` does elsewhere, a sentence
+// without its end; empty: in none, or `name` is no other name of it.
+std::string DifferenceHere(absl::string_view name, absl::string_view here);
+
 }  // namespace lockstep::job
 
 #endif  // LOCKSTEP_JOB_NAMES_ELSEWHERE_H_

@@ -163,6 +163,11 @@ absl::Status Sequence::AddLayer(LayerSpec* layer, Flow* flow) {
       return absl::OkStatus();
     case Kind::kLayerNorm:
       if (!(layer->eps > 0)) return absl::InvalidArgumentError("eps must be above 0");
+      if (flow->channels == 1) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "a layer_norm of one value gives 0 everywhere",
+            flow->image ? ", and the image has one channel: put flatten before it" : ""));
+      }
       AddNorm(*layer, *flow);
       return absl::OkStatus();
     case Kind::kRelu:

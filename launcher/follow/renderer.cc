@@ -77,12 +77,12 @@ void Renderer::Show(const JobEvent& told) {
       break;
     case JobEvent::kEval:
       Lines(true, absl::StrFormat(
-                      "%s test accuracy %.2f %%, loss %.4f%s (%s samples, %s)\n",
+                      "%s test accuracy %.2f %%, loss %.4f%s (%s %s, %s)\n",
                       Colored(kBold, absl::StrFormat("epoch %.4g, step %d:", event.eval().epoch(),
                                                      event.eval().step())),
                       100 * event.eval().accuracy(), event.eval().loss(),
                       PerplexityText(event.eval().perplexity()), WithCommas(event.eval().samples()),
-                      ShortDuration(event.eval().seconds())));
+                      CountedBy(event.eval()), ShortDuration(event.eval().seconds())));
       break;
     case JobEvent::kLog:
       ShowLog(event.log());

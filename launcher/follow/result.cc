@@ -28,11 +28,20 @@ std::string EvalJson(const EvalResult& eval) {
       .Add("top5_accuracy", eval.top5_accuracy());
   if (eval.perplexity() > 0) object.Add("perplexity", eval.perplexity());
   return object.Add("samples", eval.samples())
+      .Add("targets", eval.targets())
       .Add("step", eval.step())
       .Add("epoch", eval.epoch())
       .Add("seconds", eval.seconds())
       .Raw("ema", eval.has_ema() ? AverageJson(eval.ema()) : "null")
       .Done();
+}
+
+// "88.40 % (top-5 99.50 %)"; of five classes or fewer the five likeliest are all there are.
+std::string AccuracyText(const EvalResult& eval, int64_t classes) {
+  std::string text = absl::StrFormat("%.2f %%", 100 * eval.accuracy());
+  if (classes > 0 && classes <= 5) return text;
+  absl::StrAppendFormat(&text, " (top-5 %.2f %%)", 100 * eval.top5_accuracy());
+  return text;
 }
 
 std::string FaultJson(const Fault& fault) {
@@ -116,14 +125,13 @@ std::string ResultSummary(const JobStatus& told, const std::string& logs) {
   };
   if (result.has_eval()) {
     const EvalResult& eval = result.eval();
-    line("accuracy", absl::StrFormat("%.2f %% (top-5 %.2f %%) of %s test samples, loss %.4f%s",
-                                     100 * eval.accuracy(), 100 * eval.top5_accuracy(),
-                                     WithCommas(eval.samples()), eval.loss(),
-                                     PerplexityText(eval.perplexity())));
+    line("accuracy",
+         absl::StrFormat("%s of %s test %s, loss %.4f%s", AccuracyText(eval, eval.classes()),
+                         WithCommas(eval.samples()), CountedBy(eval), eval.loss(),
+                         PerplexityText(eval.perplexity())));
     if (eval.has_ema()) {
-      line("average",
-           absl::StrFormat("%.2f %% (top-5 %.2f %%), loss %.4f", 100 * eval.ema().accuracy(),
-                           100 * eval.ema().top5_accuracy(), eval.ema().loss()));
+      line("average", absl::StrFormat("%s, loss %.4f", AccuracyText(eval.ema(), eval.classes()),
+                                      eval.ema().loss()));
     }
   }
   if (result.steps() > 0) {
@@ -151,6 +159,11 @@ std::string ResultSummary(const JobStatus& told, const std::string& logs) {
     line("logs", logs.empty() ? absl::StrCat(status.run_dir(), "/logs") : logs);
   }
   return text;
+}
+
+// Only where a sample has several targets is there a perplexity, which without any target is NaN.
+std::string CountedBy(const EvalResult& eval) {
+  return eval.perplexity() == 0 ? "samples" : "targets";
 }
 
 std::string FaultText(const Fault& told) {

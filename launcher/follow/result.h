@@ -19,6 +19,9 @@ std::string ResultJson(const JobStatus& status);
 // that brings them.
 std::string ResultSummary(const JobStatus& told, const std::string& logs = "");
 
+// Returns what an evaluation is the mean of: "targets" where a sample has several, else "samples".
+std::string CountedBy(const EvalResult& eval);
+
 // A failure: the first failed rank, its last lines, its victims.
 std::string FaultText(const Fault& told);
 

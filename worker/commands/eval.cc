@@ -49,6 +49,7 @@ absl::Status AnswerEval(const EvalRequest& request, bool json) {
                .Add("ok", true)
                .Add("model", request.model())
                .Add("samples", samples)
+               .Add("targets", samples)
                .Add("loss", loss / count)
                .Add("accuracy", static_cast<double>(correct) / count)
                .Add("seconds", seconds)
@@ -56,10 +57,10 @@ absl::Status AnswerEval(const EvalRequest& request, bool json) {
                .Done() +
            "\n";
   } else {
-    text =
-        absl::StrFormat("accuracy  %.2f %%\nloss      %.5f\nsamples   %d in %.2f s\nmemory    %s\n",
-                        100.0 * static_cast<double>(correct) / count, loss / count, samples,
-                        seconds, BytesText(static_cast<double>(memory)));
+    text = absl::StrFormat("accuracy  %.2f %%\nloss      %.5f\n%s   %d in %.2f s\nmemory    %s\n",
+                           100.0 * static_cast<double>(correct) / count, loss / count,
+                           data::TargetsPerSample(*dataset) > 1 ? "targets" : "samples", samples,
+                           seconds, BytesText(static_cast<double>(memory)));
   }
   std::fputs(text.c_str(), stdout);
   return absl::OkStatus();

@@ -109,11 +109,12 @@ bool RunRecord::WantsStep(int64_t step) const {
 }
 
 void RunRecord::Step(int64_t step, double epoch, double loss, double learning_rate, int64_t samples,
-                     double loss_scale, bool overflow) {
+                     double loss_scale, bool skipped) {
   JsonObject line;
   line.Add("kind", "step").Add("step", step).Add("epoch", epoch).Add("loss", loss);
   line.Add("lr", learning_rate).Add("samples", samples);
-  if (loss_scale > 0) line.Add("loss_scale", loss_scale).Add("skipped", overflow);
+  if (loss_scale > 0) line.Add("loss_scale", loss_scale);
+  if (loss_scale > 0 || skipped) line.Add("skipped", skipped);
   absl::MutexLock lock(&mu_);
   Collect(absl::StrCat(line.Done(), "\n"), &collected_.metrics, &collected_.lost_lines);
 }
@@ -131,7 +132,7 @@ void RunRecord::Eval(const EvalResult& eval) {
   JsonObject line;
   line.Add("kind", "eval").Add("step", eval.step()).Add("epoch", eval.epoch());
   AddNumbers(eval, &line);
-  line.Add("samples", eval.samples());
+  line.Add("samples", eval.samples()).Add("targets", eval.targets());
   if (eval.has_ema()) {
     JsonObject average;
     AddNumbers(eval.ema(), &average);

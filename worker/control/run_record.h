@@ -7,8 +7,10 @@
 //
 // metrics.jsonl, one object a line:
 //   {"kind":"step","step":12,"epoch":0.05,"loss":1.9,"lr":0.1,"samples":3072}
+//     where losses are scaled also "loss_scale":65536,"skipped":false, else where it was skipped
+//     "skipped":true
 //   {"kind":"eval","step":235,"epoch":1,"loss":0.41,"accuracy":0.85,"top5_accuracy":0.99,
-//    "samples":10000}
+//    "samples":10000,"targets":10000}
 //     with a moving average also "ema":{"loss":0.4,"accuracy":0.86,"top5_accuracy":0.99}
 // Steps 1 to 100, then about a thousand over the run, and the last. A number that is not finite is
 // null.
@@ -59,10 +61,10 @@ class RunRecord {
   const std::string& run_dir() const { return run_dir_; }
   // Returns whether metrics.jsonl has a line for this step.
   bool WantsStep(int64_t step) const;
-  // `loss_scale` is that of the step, 0 where losses are not scaled; `overflow` with it: the step
-  // was skipped.
+  // `loss_scale` is that of the step, 0 where losses are not scaled; `skipped`: the step left the
+  // weights as they were.
   void Step(int64_t step, double epoch, double loss, double learning_rate, int64_t samples,
-            double loss_scale = 0, bool overflow = false);
+            double loss_scale = 0, bool skipped = false);
   void Eval(const EvalResult& eval);
   void Ledger(int64_t step, int shard, int64_t generation, uint64_t ids_hash);
 

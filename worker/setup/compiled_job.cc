@@ -2,6 +2,7 @@
 #include "worker/setup/compiled_job.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -88,6 +89,41 @@ void WarnOfBatch(const CompiledJob& compiled, std::vector<std::string>* warnings
                                    ": it takes some of them more than once"));
 }
 
+// Returns whether each target of the first samples is the token at its own place. Data that cannot
+// be read has none here: who trains with it says so.
+bool TargetsAreInputs(const data::Dataset& train) {
+  constexpr int64_t kSamples = 16;
+  const std::vector<FieldSpec>& fields = train.fields();
+  if (fields.back().shape.empty()) return false;  // a class for each sample
+  std::vector<int64_t> indices(static_cast<size_t>(std::min(kSamples, train.size())));
+  std::iota(indices.begin(), indices.end(), 0);
+  std::vector<std::vector<int32_t>> values;  // all fields of samples of tokens are i32
+  std::vector<void*> into;
+  for (const FieldSpec& field : fields) {
+    values.emplace_back(indices.size() * static_cast<size_t>(field.elements()));
+  }
+  for (std::vector<int32_t>& each : values) into.push_back(each.data());
+  if (!train.ReadBatch({indices}, absl::MakeSpan(into)).ok()) return false;
+  bool any = false;
+  for (size_t t = 0; t < values.back().size(); ++t) {
+    if (values.back()[t] < 0) continue;  // not a target
+    if (values.back()[t] != values.front()[t]) return false;
+    any = true;
+  }
+  return any;
+}
+
+// Such a model learns to copy, and its accuracy is perfect.
+void WarnOfTargets(const CompiledJob& compiled, std::vector<std::string>* warnings) {
+  if (!compiled.targets_are_inputs) return;
+  const bool masked = compiled.job.train().model().has_bert();
+  warnings->push_back(absl::StrCat(
+      "'train.data.npy': each target of the first samples is the token at its own place, which a ",
+      masked ? "bert sees: hide the tokens that it is to guess, and label the others with -100"
+             : "gpt sees: labels[t] is the token to guess at t, inputs[t + 1]; shift labels that "
+               "are made for Hugging Face's models by one"));
+}
+
 // As image libraries have them: [height, width, channels].
 void WarnOfPictures(const CompiledJob& compiled, std::vector<std::string>* warnings) {
   const Train& train = compiled.job.train();
@@ -153,6 +189,7 @@ std::vector<std::string> WarningsOf(const CompiledJob& compiled) {
   }
   WarnOfBatch(compiled, &warnings);
   WarnOfLabels(compiled, &warnings);
+  WarnOfTargets(compiled, &warnings);
   WarnOfPictures(compiled, &warnings);
   return warnings;
 }
@@ -163,6 +200,8 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
   compiled.job = job;
   LS_ASSIGN_OR_RETURN(compiled.sampler, MakeSampler(job.train(), data.train->size()));
   compiled.train_samples = data.train->size();
+  compiled.targets_are_inputs =
+      job.train().data().npy().vocab() > 0 && TargetsAreInputs(*data.train);
   compiled.total_steps = TotalSteps(job.train(), *compiled.sampler);
   LS_ASSIGN_OR_RETURN(compiled.eval_every, job::EvalEvery(job));
   LS_ASSIGN_OR_RETURN(compiled.save_every, job::SaveEvery(job));

@@ -17,22 +17,21 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::Create(const data::Dataset
                                                              Clock* clock, bool averages) {
   LS_ASSIGN_OR_RETURN(std::unique_ptr<BlockReader> reader,
                       BlockReader::Create(dataset, executor, block, board));
-  int64_t targets = 1;
-  for (const FieldSpec& field : dataset->fields()) {
-    if (field.name == kLabelsField) targets = field.elements();
-  }
-  return absl::WrapUnique(
-      new Evaluator(std::move(reader), executor, board, clock, averages, targets));
+  const int64_t targets = data::TargetsPerSample(*dataset);
+  return absl::WrapUnique(new Evaluator(std::move(reader), executor, board, clock, averages,
+                                        targets, dataset->classes()));
 }
 
 Evaluator::Evaluator(std::unique_ptr<BlockReader> reader, engine::Executor* executor,
-                     ProgressBoard* board, Clock* clock, bool averages, int64_t targets_per_sample)
+                     ProgressBoard* board, Clock* clock, bool averages, int64_t targets_per_sample,
+                     int64_t classes)
     : reader_(std::move(reader)),
       executor_(executor),
       board_(board),
       clock_(clock),
       averages_(averages),
-      targets_per_sample_(targets_per_sample) {}
+      targets_per_sample_(targets_per_sample),
+      classes_(classes) {}
 
 EvalResult Evaluator::Combine(const std::vector<Rows>& all, int world, Row Rows::*which) const {
   const int64_t blocks = reader_->blocks(), rows = DivideUp(blocks, world);
@@ -46,6 +45,8 @@ EvalResult Evaluator::Combine(const std::vector<Rows>& all, int world, Row Rows:
   }
   EvalResult result;
   result.set_samples(sum.samples);
+  result.set_targets(sum.samples);
+  result.set_classes(classes_);
   const auto samples = static_cast<double>(sum.samples);
   const auto mean = [samples](double value) {
     return samples > 0 ? value / samples : std::numeric_limits<double>::quiet_NaN();

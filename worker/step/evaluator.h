@@ -50,7 +50,7 @@ class Evaluator {
     Row average;
   };
   Evaluator(std::unique_ptr<BlockReader> reader, engine::Executor* executor, ProgressBoard* board,
-            Clock* clock, bool averages, int64_t targets_per_sample);
+            Clock* clock, bool averages, int64_t targets_per_sample, int64_t classes);
   // The sums of `blocks` rows, in order, as a result; NaN where no sample has a target.
   EvalResult Combine(const std::vector<Rows>& all, int world, Row Rows::*which) const;
 
@@ -60,6 +60,7 @@ class Evaluator {
   Clock* const clock_;
   const bool averages_;
   const int64_t targets_per_sample_;
+  const int64_t classes_;
 };
 
 }  // namespace lockstep::worker

@@ -476,10 +476,10 @@ void Trainer::Note(const engine::StepResult& result, int64_t step, int64_t gener
     record->Ledger(step, static_cast<int>(shard), generation, header_.ids_hash[shard]);
   }
   const bool scaled = compiled_.plan->scales_loss();
-  if (record->WantsStep(step) || (scaled && !result.finite)) {
+  if (record->WantsStep(step) || (scaled && result.skipped)) {
     record->Step(step, compiled_.sampler->EpochsAfter(step), result.loss, result.learning_rate,
                  step * compiled_.job.train().global_batch(), scaled ? result.loss_scale : 0,
-                 !result.finite);
+                 result.skipped);
   }
 }
 

@@ -445,6 +445,17 @@ std::string Refusal(const ModelSpec& model) {
 
 TEST(LayersTest, WrongModelsAreRefused) {
   using testing::HasSubstr;
+  const LayerSpec conv{.kind = Kind::kConv, .width = 1};
+  const LayerSpec narrow{.kind = Kind::kLinear, .width = 1}, head{.kind = Kind::kLinear};
+  const LayerSpec flatten{.kind = Kind::kFlatten}, norm{.kind = Kind::kLayerNorm};
+  EXPECT_THAT(Refusal(LayersSpec{{conv, norm, head}}),
+              HasSubstr("layer 1: a layer_norm of one value gives 0 everywhere, and the image has "
+                        "one channel: put flatten before it"));
+  EXPECT_THAT(Refusal(LayersSpec{{narrow, norm, head}}),
+              testing::EndsWith("a layer_norm of one value gives 0 everywhere"));
+  TrainSpec flat = SmallCnn();
+  flat.model = LayersSpec{{conv, flatten, norm, head}};
+  EXPECT_TRUE(Plan::Compile(flat).ok());
   EXPECT_THAT(Refusal(ResnetSpec{.depth = 19}), HasSubstr("18, 34, 50 or 101"));
   EXPECT_THAT(Refusal(CnnSpec{.channels = {4}, .kernel = 4}), HasSubstr("odd kernel"));
   EXPECT_THAT(Refusal(CnnSpec{.channels = {4, 4, 4, 4}}), HasSubstr("does not fit"));

@@ -44,6 +44,31 @@ TEST(NamesElsewhere, AnErrorSaysWhatTheKeyIsCalledHere) {
   EXPECT_THAT(errors, Not(HasSubstr("needs")));
 }
 
+TEST(NamesElsewhere, AnErrorSaysWhatElseTheKeyMeansHere) {
+  const std::string errors = Errors(
+      "  per_device_train_batch_size: 8\n  gradient_accumulation_steps: 4\n  epochs: 1\n"
+      "  schedule: {cosine: {eta_min: 1e-5}, warmup_ratio: 0.1}\n");
+  EXPECT_THAT(errors,
+              HasSubstr("did you mean 'global_batch'? (it counts the samples of all workers and "
+                        "micro-batches of a step together)"));
+  EXPECT_THAT(errors, HasSubstr("did you mean 'accumulate'? (it divides the samples of "
+                                "'global_batch', and does not multiply them)"));
+  EXPECT_THAT(errors, HasSubstr("did you mean 'min_factor'? (it is a factor of 'lr', not a rate)"));
+  EXPECT_THAT(errors, HasSubstr("did you mean 'warmup_steps'? (it counts updates)"));
+  EXPECT_THAT(Errors("  train_batch_size: 8\n  globl_batch: 8\n"),
+              Not(HasSubstr("it counts the samples")))
+      << "the same thing, and a slip";
+  EXPECT_THAT(Errors("  global_batch: 4\n  epochs: 1\nworld_size: 2\n"),
+              HasSubstr("did you mean 'resources.nproc_per_node'? (it counts the workers of each "
+                        "node)"));
+}
+
+TEST(NamesElsewhere, ADifferenceIsThatOfANameAndAKey) {
+  EXPECT_EQ(DifferenceHere("min-LR", "min_factor"), "it is a factor of 'lr', not a rate");
+  EXPECT_EQ(DifferenceHere("min_lr", "lr"), "");
+  EXPECT_EQ(DifferenceHere("learning_rate", "lr"), "");
+}
+
 TEST(NamesElsewhere, AKeyOfAModelIsThatOfItsKind) {
   const std::string train = "  global_batch: 4\n  epochs: 1\n";
   EXPECT_THAT(Errors(train, "mlp: {hidden_size: [2]}"), HasSubstr("did you mean 'hidden'?"));

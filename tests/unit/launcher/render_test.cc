@@ -278,6 +278,8 @@ JobStatus AStatus() {
   result->mutable_eval()->set_accuracy(0.884);
   result->mutable_eval()->set_top5_accuracy(0.995);
   result->mutable_eval()->set_samples(10000);
+  result->mutable_eval()->set_targets(10000);
+  result->mutable_eval()->set_classes(10);
   result->add_peak_rss_bytes(100 << 20);
   result->add_peak_rss_bytes(101 << 20);
   result->set_model_path("runs/mlp-1/model/model.safetensors");
@@ -303,6 +305,32 @@ TEST(ResultTest, Summary) {
   EXPECT_THAT(ResultSummary(alone), HasSubstr("1,175 steps, 5 epochs, 1 worker\n"));
 }
 
+TEST(ResultTest, TargetsAreCalledSo) {
+  JobStatus status = AStatus();
+  EvalResult& eval = *status.mutable_result()->mutable_eval();
+  eval.set_perplexity(1.5);
+  EXPECT_THAT(ResultSummary(status), HasSubstr(" of 10,000 test targets, loss "));
+  eval.set_perplexity(std::nan(""));
+  eval.set_samples(0);
+  EXPECT_THAT(ResultSummary(status), HasSubstr(" of 0 test targets, loss "));
+}
+
+TEST(ResultTest, FiveClassesOrFewerHaveNoTop5) {
+  JobStatus status = AStatus();
+  EvalResult& eval = *status.mutable_result()->mutable_eval();
+  eval.mutable_ema()->set_accuracy(0.9);
+  eval.set_classes(5);
+  EXPECT_THAT(ResultSummary(status),
+              AllOf(HasSubstr("  accuracy   88.40 % of 10,000 test samples, loss 0.3000\n"),
+                    HasSubstr("  average    90.00 %, loss 0.0000\n")));
+  EXPECT_THAT(ResultJson(status), HasSubstr(R"("top5_accuracy":0.995)"));
+  for (const int64_t classes : {0, 6}) {  // 0: the worker does not tell
+    eval.set_classes(classes);
+    EXPECT_THAT(ResultSummary(status),
+                AllOf(HasSubstr("88.40 % (top-5 99.50 %) of"), HasSubstr("90.00 % (top-5 ")));
+  }
+}
+
 TEST(ResultTest, Json) {
   JobStatus status = AStatus();
   *status.mutable_result()->add_faults() = AFault();
@@ -312,7 +340,7 @@ TEST(ResultTest, Json) {
       R"({"schema":1,"job":"mlp-1","name":"mlp","state":"SUCCEEDED","reason":"","exit_code":0,)"
       R"("workers":2,"steps":1175,"epochs":null,"wall_seconds":1.5,"train_seconds":1.25,)"
       R"("samples_per_second":240000,"eval":{"loss":0.3,"accuracy":0.884,"top5_accuracy":0.995,)"
-      R"("samples":10000,"step":0,"epoch":0,"seconds":0,"ema":null},"generations":1,"restarts":0,"faults":[{"number":0,"rank":2,)"
+      R"("samples":10000,"targets":10000,"step":0,"epoch":0,"seconds":0,"ema":null},"generations":1,"restarts":0,"faults":[{"number":0,"rank":2,)"
       R"("host":"a","pid":812,"cause":"killed by SIGKILL","exit_code":0,"signal":9,)"
       R"("victims":[0,1],"generation":1,"detect_ms":0.5,"rendezvous_ms":0,"restore_ms":0,)"
       R"("to_next_step_ms":0,"replay_ms":0,"steps_lost":0,)"

@@ -464,6 +464,47 @@ TEST_F(WarningsTest, ALabelOfMoreClassesThanSamples) {
   EXPECT_THAT(Warnings(), IsEmpty());
 }
 
+TEST_F(WarningsTest, TokensThatAreTheirOwnTargets) {
+  Train& train = *job_.mutable_train();
+  Npy& npy = *train.mutable_data()->mutable_npy();
+  npy.set_vocab(9);
+  const auto write = [&](const std::string& name, const std::vector<int64_t>& values) {
+    return Write(name, data::FormatNpyHeader(data::NpyType::kInt64, {4, 4}) +
+                           std::string(reinterpret_cast<const char*>(values.data()), 16 * 8));
+  };
+  const std::vector<int64_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 1, 3, 5, 7, 2, 4, 6, 8};
+  npy.set_train_inputs(write("x.npy", tokens));
+  const auto labelled = [&](const std::vector<int64_t>& labels) {
+    npy.set_train_labels(write("y.npy", labels));
+    return Warnings();
+  };
+  std::vector<int64_t> padded = tokens, masked(16, -100);
+  padded[15] = padded[3] = masked[1] = masked[10] = -100;
+  masked[6] = 8;  // the input there is another token
+  train.mutable_model()->clear_kind();
+  Gpt& gpt = *train.mutable_model()->mutable_gpt();
+  gpt.set_layers(1);
+  gpt.set_heads(1);
+  gpt.set_width(8);
+  const auto shifts = ElementsAre(
+      "'train.data.npy': each target of the first samples is the token at its own place, which a "
+      "gpt sees: labels[t] is the token to guess at t, inputs[t + 1]; shift labels that are made "
+      "for Hugging Face's models by one");
+  EXPECT_THAT(labelled(tokens), shifts);
+  EXPECT_THAT(labelled(padded), shifts);
+  EXPECT_THAT(labelled({2, 3, 4, -100, 6, 7, 8, -100, 3, 5, 7, -100, 4, 6, 8, -100}), IsEmpty());
+  EXPECT_THAT(labelled(std::vector<int64_t>(16, -100)), IsEmpty()) << "no target";
+  Bert& bert = *train.mutable_model()->mutable_bert();
+  bert.set_layers(1);
+  bert.set_heads(1);
+  bert.set_width(8);
+  EXPECT_THAT(labelled(padded), ElementsAre(HasSubstr("which a bert sees: hide the tokens that it "
+                                                      "is to guess, and label the others with")));
+  EXPECT_THAT(labelled(masked), IsEmpty());
+  npy.set_train_labels(WriteNpy("y.npy", data::NpyType::kInt64, {4}));
+  EXPECT_THAT(Warnings(), IsEmpty()) << "a class for each sample";
+}
+
 TEST_F(WarningsTest, PicturesWhoseChannelsComeLast) {
   EXPECT_THAT(WarningsOfPictures({32, 32, 3}),
               ElementsAre(HasSubstr("samples of [32, 32, 3] look like [height, width, channels], "

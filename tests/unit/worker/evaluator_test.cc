@@ -64,6 +64,8 @@ EvalResult EvaluateWith(int64_t targets) {
 TEST(Evaluator, TheMeanIsThatOfTheTargets) {
   const EvalResult result = EvaluateWith(100);
   EXPECT_EQ(result.samples(), 100);
+  EXPECT_EQ(result.targets(), 100);
+  EXPECT_EQ(result.classes(), 5);
   EXPECT_GT(result.loss(), 0);
   EXPECT_GE(result.top5_accuracy(), result.accuracy());
 }

@@ -39,11 +39,12 @@ TEST_F(JsonFiles, Metrics) {
   RunRecord record(dir_, 1000);
   record.SetWriter(true, false);
   record.Step(1, 0.1, 1.0 / 3, 0.1, int64_t{1} << 40);
-  record.Step(2, 0.2, NAN, 0.1, 64, /*loss_scale=*/65536, /*overflow=*/true);
+  record.Step(2, 0.2, NAN, 0.1, 64, /*loss_scale=*/65536, /*skipped=*/true);
   EvalResult eval;
   eval.set_step(2);
   eval.set_loss(0.5);
   eval.set_samples(10000);
+  eval.set_targets(10000);
   eval.mutable_ema()->set_loss(0.25);
   record.Eval(eval);
   record.Write();

@@ -300,6 +300,19 @@ TEST_F(RunRecordTest, NumbersThatAreNotFiniteAreNull) {
   EXPECT_THAT(Read("metrics.jsonl"), HasSubstr("\"loss\":null,\"lr\":null"));
 }
 
+TEST_F(RunRecordTest, ASkippedStepIsSaidWhetherLossesAreScaledOrNot) {
+  RunRecord record(dir_, 1000);
+  record.SetWriter(true, false);
+  record.Step(1, 0, 1.5, 0.1, 1, /*loss_scale=*/2, /*skipped=*/false);
+  record.Step(2, 0, 1.5, 0.1, 2, /*loss_scale=*/2, /*skipped=*/true);
+  record.Step(3, 0, 1.5, 0.1, 3, /*loss_scale=*/0, /*skipped=*/true);
+  record.Write();
+  const std::string lines = Read("metrics.jsonl");
+  EXPECT_THAT(lines, HasSubstr("\"samples\":1,\"loss_scale\":2,\"skipped\":false}\n"));
+  EXPECT_THAT(lines, HasSubstr("\"samples\":2,\"loss_scale\":2,\"skipped\":true}\n"));
+  EXPECT_THAT(lines, HasSubstr("\"samples\":3,\"skipped\":true}\n"));
+}
+
 TEST_F(RunRecordTest, TheFirstHundredStepsAboutAThousandAndTheLast) {
   RunRecord record(dir_, 50001);
   record.SetWriter(true, false);

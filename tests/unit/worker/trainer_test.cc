@@ -289,24 +289,32 @@ JobSpec TokensJob(const std::string& folder, const std::vector<int64_t>& labels)
 }
 
 TEST_F(TrainerTest, AStepWithoutATargetHasNoLossAndIsSaid) {
-  std::filesystem::create_directories(folder_);
-  const Compiled job(TokensJob(folder_, std::vector<int64_t>(200, -100)));
-  Ranks ranks;
-  ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
-  ranks[0]->SaveIn(folder_, "run");
-  ranks[0]->record->SetWriter(true, false);
-  testing::internal::CaptureStderr();
-  const Outcomes outcomes = Run(ranks, 0);
-  const std::string said = testing::internal::GetCapturedStderr();
-  ASSERT_TRUE(outcomes[0].ok()) << outcomes[0].status();
-  EXPECT_THAT(said, HasSubstr("step 1: no sample has a target; the step is skipped"));
-  EXPECT_THAT(said, Not(HasSubstr("step 2:"))) << "once";
-  EXPECT_TRUE(std::isnan(ranks[0]->board.loss.load()));
-  ranks[0]->record->Write();
-  const std::string lines = ReadText(folder_ + "/run/metrics.jsonl");
-  EXPECT_THAT(lines, HasSubstr(R"("step":6,)"));
-  EXPECT_THAT(lines, HasSubstr(R"("loss":null)"));
-  EXPECT_THAT(lines, Not(HasSubstr(R"("loss":0)")));
+  for (const std::string precision : {"fp32", "fp16"}) {
+    SCOPED_TRACE(precision);
+    const std::string folder = absl::StrCat(folder_, "/", precision);
+    std::filesystem::create_directories(folder);
+    JobSpec spec = TokensJob(folder, std::vector<int64_t>(200, -100));
+    spec.mutable_train()->set_precision(precision);
+    const Compiled job(spec);
+    Ranks ranks;
+    ranks.push_back(std::make_unique<TrainerRank>(job, &network_));
+    ranks[0]->SaveIn(folder, "run");
+    ranks[0]->record->SetWriter(true, false);
+    testing::internal::CaptureStderr();
+    const Outcomes outcomes = Run(ranks, 0);
+    const std::string said = testing::internal::GetCapturedStderr();
+    ASSERT_TRUE(outcomes[0].ok()) << outcomes[0].status();
+    EXPECT_THAT(said, HasSubstr("step 1: no sample has a target; the step is skipped"));
+    EXPECT_THAT(said, Not(HasSubstr("step 2:"))) << "once";
+    EXPECT_TRUE(std::isnan(ranks[0]->board.loss.load()));
+    ranks[0]->record->Write();
+    const std::string lines = ReadText(folder + "/run/metrics.jsonl");
+    EXPECT_THAT(lines, HasSubstr(R"("step":6,)"));
+    EXPECT_THAT(lines, HasSubstr(R"("loss":null)"));
+    EXPECT_THAT(lines, Not(HasSubstr(R"("loss":0)")));
+    EXPECT_THAT(lines, HasSubstr(R"("skipped":true)"));
+    EXPECT_THAT(lines, Not(HasSubstr(R"("skipped":false)")));
+  }
 }
 
 TEST_F(TrainerTest, ACheckpointBeyondTheLastStepIsRefused) {
