@@ -185,9 +185,11 @@ void OnHello(Context& context, const AgentSaid& event) {
   node.sent.reset();
   context.state.agent_sessions[session] = node.id;
   for (const WorkerStarted& started : hello.running()) MarkStarted(context, node.id, started);
-  const bool was_stopping = std::exchange(node.stopping, false);
-  SetKeeps(context.state, node, false);
-  if (restarted) MarkLost(context, node, host_before, hello, was_stopping);
+  if (restarted) {  // else it still leaves, if it did
+    const bool was_stopping = std::exchange(node.stopping, false);
+    SetKeeps(context.state, node, false);
+    MarkLost(context, node, host_before, hello, was_stopping);
+  }
   NoteAnnouncedEnds(context, node, hello);
   NoteHealth(context, node, hello.health(), /*joins=*/true);
   context.changed_nodes.insert(node.id);
@@ -247,8 +249,12 @@ void OnExited(Context& context, SessionId session, const std::string& node_id,
 
 // It gets nothing new, and what ends there costs no job anything.
 void OnStopping(Context& context, Node& node, const AgentStopping& stopping) {
+  const absl::Duration grace = FromProto(stopping.grace());
+  const absl::Time saves_at = context.now + grace / 2;
+  // What it says again after a reconnect is the rest.
+  node.saves_at = node.stopping ? std::min(node.saves_at, saves_at) : saves_at;
   node.stopping = true;
-  SetKeeps(context.state, node, FromProto(stopping.grace()) > absl::ZeroDuration());
+  SetKeeps(context.state, node, grace > absl::ZeroDuration());
   context.schedule = true;
   context.wish_nodes.push_back(node.id);
   for (const std::string& id : JobsOn(node)) {

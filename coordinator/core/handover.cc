@@ -190,7 +190,7 @@ void Relieve(Context& context, Job& job, int index) {
   if (WhyBound(job).empty()) {
     if (FindRoomToRelieve(context, job, *slot.worker) != nullptr)
       return OpenRelief(context, job, index);
-    Slot* const spare = FindStandby(job);
+    Slot* const spare = FindStandby(context, job, slot.worker->node_id);
     if (spare != nullptr && spare->worker->ready && !OnDrained(context.state, *spare->worker)) {
       spare->standby = false;
       spare->relieves = index;
@@ -276,17 +276,36 @@ bool HasMoves(const State& state, const Job& job) {
   return working > job.target_workers;
 }
 
-// Where all who have the job's state are left by their agents, and nobody relieves any of them.
-bool MustSave(const State& state, Job& job) {
-  if (!HasActiveGeneration(job) || job.generation.regroup) return false;
-  bool any = false;
-  for (Slot& slot : job.slots) {
-    if (slot.relieves >= 0 && IsThere(slot)) return false;
+// Returns whether somebody on a node that stays prepares to take the job's state over, or is ready
+// to.
+bool IsToTakeTheState(const State& state, const Job& job, const Slot& slot) {
+  if (!IsThere(slot) || OnLeaving(state, *slot.worker)) return false;
+  return slot.relieves >= 0 || (slot.works() && !IsMember(job, *slot.worker));
+}
+
+// Returns whether the job is to save at once: all who have its state are left by their agents, and
+// nobody takes it over in time. Between two generations that is so where too few are ready for the
+// next one; else they go on, and look then.
+bool MustSave(const State& state, const Job& job, absl::Time now) {
+  if (job.generation.regroup) return false;
+  const bool active = HasActiveGeneration(job);
+  int holders = 0, able = 0;
+  bool taken_over = false, prepared = false, in_time = true;
+  for (const Slot& slot : job.slots) {
+    if (slot.works() && slot.worker && Able(job, *slot.worker)) ++able;
+    if (IsToTakeTheState(state, job, slot)) {
+      prepared = true;
+      taken_over = taken_over || (active && slot.worker->ready);
+    }
     if (!IsLivingMember(job, slot)) continue;
-    if (!OnLeaving(state, *slot.worker)) return false;
-    any = true;
+    if (!OnLeaving(state, *slot.worker) || (!active && !StandsBetween(job, *slot.worker))) {
+      return false;
+    }
+    in_time = in_time && now < state.nodes.at(slot.worker->node_id).saves_at;
+    ++holders;
   }
-  return any;
+  if (holders == 0 || taken_over || (prepared && in_time)) return false;
+  return active || able < job.least_workers();
 }
 
 }  // namespace
@@ -330,7 +349,7 @@ void LeaveDrainedNodes(Context& context, Job& job) {
   }
   HandOver(context, job);
   LetTooManyGo(context, job);
-  if (MustSave(context.state, job)) StopToSave(context, job);
+  if (MustSave(context.state, job, context.now)) StopToSave(context, job);
   for (const Slot& slot : job.slots) {
     if (slot.worker && OnLeaving(context.state, *slot.worker)) {
       context.wish_nodes.push_back(slot.worker->node_id);

@@ -182,15 +182,6 @@ bool IsPoison(Job& job, const Slot& slot, bool node_lost) {
   return false;
 }
 
-// A spare works in the place of `slot`, which becomes the spare's. Returns whether there is one.
-bool TakeOver(Job& job, Slot& slot) {
-  Slot* spare = FindStandby(job);
-  if (spare == nullptr) return false;
-  spare->standby = false;
-  slot.standby = true;
-  return true;
-}
-
 // Somebody for the place of a worker that was retired: a standby, a new life, or nobody when the
 // place is not wanted. Says which.
 std::string Refill(Context& context, Job& job, Slot& slot) {
@@ -204,7 +195,7 @@ std::string Refill(Context& context, Job& job, Slot& slot) {
   const auto works =
       std::count_if(job.slots.begin(), job.slots.end(), [](const Slot& s) { return s.works(); });
   if (slot.works() && works > job.target_workers) slot.wanted = false;
-  if (slot.wanted && TakeOver(job, slot)) return "a standby takes over";
+  if (slot.wanted && TakeOver(context, job, slot)) return "a standby takes over";
   if (!slot.wanted) {
     context.schedule = true;  // its user may have more now
     return "it was to leave";

@@ -100,12 +100,14 @@ bool OnOneHost(const Job& job, const Worker& worker) {
 // later.
 constexpr absl::Duration kBetweenBeats = absl::Milliseconds(500);
 
-// Of a job on several hosts: whether the worker's agent, which speaks once a second, was not heard
-// of since the worker was, so that its host may be what is silent. That costs the job no restart,
-// and is known when the node is out of sight.
+// Returns whether the worker's agent, which speaks once a second, was not heard of since the worker
+// was, so that its host may be what is silent. That costs the job no restart, and is known when the
+// node is out of sight. A private agent of the job's only host is no sign: what keeps the one
+// silent may well keep the other.
 bool MayBeItsHost(const Context& context, const Job& job, const Worker& worker) {
   const auto node = context.state.nodes.find(worker.node_id);
-  return !OnOneHost(job, worker) && node != context.state.nodes.end() &&
+  return node != context.state.nodes.end() &&
+         !(node->second.is_private && OnOneHost(job, worker)) &&
          InSight(context.state, node->second, context.now) &&
          node->second.last_contact <= worker.last_heard + kBetweenBeats;
 }
@@ -285,44 +287,60 @@ void CheckLeaving(Context& context, Job& job) {
   TellOnDisk(context, job, on_disk);
 }
 
+// Returns whether the worker is still not ready to train start_timeout after its start or, where it
+// has been and says so again on a new connection, after that began. Without a connection its silence
+// is judged then.
+bool IsNotReadyInTime(const Context& context, const Job& job, const Worker& worker) {
+  if (!worker.serves() || StandsBetween(job, worker)) return false;
+  if (worker.was_ready && worker.session == 0) return false;
+  const absl::Time since =
+      worker.was_ready ? std::max(worker.since, worker.connected_since) : worker.since;
+  return context.now >= since + StartTimeout(job);
+}
+
 // A worker that shall join a job that steps already.
 void CheckJoining(Context& context, Job& job) {
   if (!job.stepped) return;
   for (Slot& slot : job.slots) {
     if (slot.vacant() || slot.unplaced()) continue;
     Worker& worker = *slot.worker;
-    if (!worker.serves() || worker.ready || IsMember(job, worker)) continue;
-    if (context.now < worker.since + StartTimeout(job)) continue;
+    if (IsMember(job, worker) || !IsNotReadyInTime(context, job, worker)) continue;
     Judge(context, job, worker,
           absl::StrCat("was not ready to train ", DurationText(StartTimeout(job)),
                        " after its start (start_timeout)"));
   }
 }
 
+// Returns whether the members have had the time for their first step: each takes part in it, so it
+// counts from when the last of them was started.
+bool IsFirstStepLate(const Context& context, const Job& job) {
+  return HasActiveGeneration(job) &&
+         std::all_of(job.slots.begin(), job.slots.end(), [&](const Slot& slot) {
+           return slot.vacant() || !IsMember(job, *slot.worker) || !slot.worker->serves() ||
+                  context.now >= slot.worker->since + StartTimeout(job);
+         });
+}
+
+// Before the job's first step. Who is ready waits for those who are not, or for a node with room.
 void CheckStart(Context& context, Job& job) {
   const absl::Time begin = std::max(job.started, job.forgiven);
   const absl::Duration limit = StartTimeout(job);
   if (job.stepped || context.now < begin + limit) return;
-  const bool formed = HasActiveGeneration(job);
-  auto ready = [&](const Worker& worker) { return formed || worker.ready.has_value(); };
-  Worker* late = nullptr;
-  std::string what;
+  const bool step_is_late = IsFirstStepLate(context, job);
   for (Slot& slot : job.slots) {
     if (slot.vacant() || slot.unplaced()) continue;
     Worker& worker = *slot.worker;
     if (!worker.serves() || worker.finished) continue;
-    if (context.now < worker.since + limit) continue;  // it found a node later
-    if (late != nullptr && (ready(worker) || !ready(*late))) continue;
-    late = &worker;
-    const bool started = worker.phase >= Worker::Phase::kStarted;
-    what = ready(worker) ? "has not done its first step"
-           : started     ? "was not ready to train"
-                         : "was not started by its agent";
-  }
-  const std::string why = job.reach_text.empty() ? "" : absl::StrCat(": ", job.reach_text);
-  if (late != nullptr) {
-    Judge(context, job, *late,
-          absl::StrCat(what, " ", DurationText(limit), " after the start (start_timeout)", why));
+    const bool steps = HasActiveGeneration(job) && IsMember(job, worker);
+    if (steps ? !step_is_late : !IsNotReadyInTime(context, job, worker)) continue;
+    const char* const what = steps ? "has not done its first step"
+                             : worker.phase >= Worker::Phase::kStarted
+                                 ? "was not ready to train"
+                                 : "was not started by its agent";
+    const std::string why = job.reach_text.empty() ? "" : absl::StrCat(": ", job.reach_text);
+    return Judge(
+        context, job, worker,
+        absl::StrCat(what, " ", DurationText(limit), " after the start (start_timeout)", why));
   }
 }
 

@@ -299,11 +299,9 @@ void FromRecord(const JobRecord& record, Job& job, absl::Time now) {
   job.reason = record.reason();
   job.submitted = FromProto(record.submitted());
   if (record.has_started()) job.started = FromProto(record.started());
-  if (!record.has_ended()) {
-    // The clock by which it was written may have been ahead of this one.
-    job.submitted = std::min(job.submitted, now);
-  }
-  if (record.has_ended()) job.ended = FromProto(record.ended());
+  // The clock by which it was written may have been ahead of this one.
+  if (!record.has_ended()) job.submitted = std::min(job.submitted, now);
+  if (record.has_ended()) job.ended = std::min(FromProto(record.ended()), now);
   // Of an earlier version; else it is a row of its own.
   if (record.has_generation()) job.generation.message = record.generation();
   job.generation.aborted = record.generation_aborted();

@@ -69,6 +69,8 @@ struct Node {
   bool stopping = false;
   // It keeps workers that hand over to others or save, for a while.
   bool keeps = false;
+  // When so much of that while is over that they save, rather than wait on for others.
+  absl::Time saves_at = absl::InfiniteFuture();
 };
 
 }  // namespace lockstep::coordinator

@@ -73,6 +73,8 @@ void Requeue(Context& context, Job& job) {
   job.out_of_sight = false;
   job.silences.clear();
   job.silent_generations.clear();
+  job.reach_tries = 0;
+  job.reach_text.clear();
   job.ask = AskOf(job);
   context.schedule = true;
   SetState(context, job, PENDING, reason);

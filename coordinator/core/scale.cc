@@ -145,7 +145,7 @@ void GiveUpSpare(Context& context, Job& job) {
 // have no more a spare works, or the place of one is given up for it.
 absl::Status AddPlace(Context& context, Job& job) {
   if (!WhyNoMore(context.state, job, 1).empty()) {
-    if (Slot* spare = FindStandby(job)) {
+    if (Slot* spare = FindStandby(context, job)) {
       spare->standby = false;
       return absl::OkStatus();
     }
@@ -165,7 +165,7 @@ absl::Status AddPlace(Context& context, Job& job) {
     slot.worker.reset();
     break;
   }
-  if (Slot* spare = FindStandby(job)) {
+  if (Slot* spare = FindStandby(context, job)) {
     spare->standby = false;
     return absl::OkStatus();
   }

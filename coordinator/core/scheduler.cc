@@ -251,10 +251,12 @@ void PlaceUnplaced(Context& context, Job& job) {
     return node != nullptr && is_spare && !MayStartSpare(state, job) ? nullptr : node;
   };
   bool placed = false;
-  for (Slot& slot : job.slots) {
-    if (!slot.unplaced()) continue;
-    PlaceBy(context, job, slot, [&](bool may_wait) { return find(slot.standby, may_wait); });
-    placed = placed || !slot.unplaced();
+  for (const bool spares : {false, true}) {  // the job waits for the others
+    for (Slot& slot : job.slots) {
+      if (!slot.unplaced() || slot.standby != spares) continue;
+      PlaceBy(context, job, slot, [&](bool may_wait) { return find(spares, may_wait); });
+      placed = placed || !slot.unplaced();
+    }
   }
   if (placed || !job.drain) context.touched_jobs.insert(job.id);
 }

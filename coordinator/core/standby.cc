@@ -2,9 +2,12 @@
 #include "coordinator/core/standby.h"
 
 #include <algorithm>
+#include <string>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/failures.h"
+#include "coordinator/core/generation.h"
 #include "coordinator/core/healing.h"
 #include "coordinator/core/nodes.h"
 #include "coordinator/core/quota.h"
@@ -50,11 +53,43 @@ bool IsCalm(const Job& job) {
                       [](const OpenFault& fault) { return fault.to_next_step_ms < 0; });
 }
 
+// Spares work for the places whose workers wait for nodes with room. The next spares begin in those
+// places, when there is room.
+void WorkForUnplaced(const Context& context, Job& job) {
+  for (Slot& slot : job.slots) {
+    if (!slot.works() || !slot.unplaced()) continue;
+    if (!TakeOver(context, job, slot)) return;
+    slot.worker.reset();
+  }
+}
+
+// Returns whether the worker may be let into a generation; says why not, and leaves its node out for
+// a while.
+bool IsAdmissible(Context& context, Job& job, const Worker& worker) {
+  if (!worker.ready) return true;
+  bool other_data = false;
+  const std::string why = WhyNotAdmitted(job, worker, &other_data);
+  if (why.empty()) return true;
+  ExcludeNode(context, job, worker.node_id, why, other_data);
+  AppendNotice(context, job,
+               absl::StrCat("the standby on ", worker.host, " (rank ", worker.slot,
+                            ") could not take over, another is started elsewhere: ", why));
+  return false;
+}
+
+// Returns whether the worker was heard of lately, if ever, and its node is in sight.
+bool IsInSight(const Context& context, const Job& job, const Worker& worker) {
+  if (!NodeInSight(context.state, worker, context.now)) return false;
+  if (worker.last_heard == absl::InfinitePast()) return true;  // it has yet to connect
+  return worker.session != 0 && context.now - worker.last_heard <= FailureDetection(job) / 2;
+}
+
 }  // namespace
 
 bool MayStartSpare(const State& state, const Job& job) { return WhyNoMore(state, job, 1).empty(); }
 
 void KeepStandbys(Context& context, Job& job) {
+  WorkForUnplaced(context, job);
   const int wanted = job.spec().resources().standby();
   if (wanted <= 0 || !job.stepped || job.drain || job.no_standby) return;
   int there = 0;
@@ -66,6 +101,9 @@ void KeepStandbys(Context& context, Job& job) {
       if (IsCalm(job) && MayStartSpare(context.state, job)) StartLife(context, job, slot);
     } else if (Failed(*slot.worker)) {
       Replace(context, job, slot);
+    } else if (!IsAdmissible(context, job, *slot.worker)) {
+      Retire(context, job, slot, /*fault=*/0);
+      slot.node_id.clear();
     }
   }
   if (there >= wanted || context.now < job.look_for_spare_at) return;
@@ -80,19 +118,28 @@ void KeepStandbys(Context& context, Job& job) {
   }
 }
 
-Slot* FindStandby(Job& job) {
+Slot* FindStandby(const Context& context, Job& job, const std::string& last_node) {
+  // One that is ready, then one on another node, then the oldest.
+  const auto rank = [&](const Worker& worker) {
+    return std::tuple(!worker.ready.has_value(), worker.node_id == last_node, worker.since);
+  };
   Slot* best = nullptr;
   for (Slot& slot : job.slots) {
     if (!slot.standby || slot.vacant() || slot.unplaced()) continue;
     const Worker& worker = *slot.worker;
-    if (!worker.serves() || Failed(worker)) continue;
+    if (!worker.serves() || Failed(worker) || !IsInSight(context, job, worker)) continue;
     if (!worker.ready && HadOtherData(job, worker.node_id)) continue;  // it may end for that again
-    const bool better = best == nullptr || (worker.ready && !best->worker->ready) ||
-                        (worker.ready.has_value() == best->worker->ready.has_value() &&
-                         worker.since < best->worker->since);
-    if (better) best = &slot;
+    if (best == nullptr || rank(worker) < rank(*best->worker)) best = &slot;
   }
   return best;
+}
+
+bool TakeOver(const Context& context, Job& job, Slot& slot) {
+  Slot* const spare = FindStandby(context, job, slot.node_id);
+  if (spare == nullptr) return false;
+  spare->standby = false;
+  slot.standby = true;
+  return true;
 }
 
 int ReadyStandbys(const Job& job) {

@@ -90,6 +90,8 @@ struct alignas(64) Worker {
   // When its newest connection began, on which everything is told anew.
   absl::Time connected_since = absl::InfinitePast();
   int64_t beats = 0;  // heartbeats on it
+  // It has said once that it is ready, and says so again on each connection; not journaled.
+  bool was_ready = false;
   // Since when it is there, or since when it shall leave.
   absl::Time since = absl::InfinitePast();
   // Its agent is not told of it before (Job::starts_again_at).

@@ -121,6 +121,7 @@ void OnHeartbeat(Context& context, Job& job, Worker& worker, const WorkerHeartbe
     if (!job.stepped) context.touched_jobs.insert(job.id);
     job.stepped = true;
     job.reach_tries = job.standstills = 0;
+    job.reach_text.clear();
   }
   NoteTraining(context, job, worker, heartbeat.progress().train_seconds());
   worker.progress = heartbeat.progress();
@@ -149,6 +150,7 @@ void OnReady(Context& context, Job& job, Worker& worker, const WorkerReady& read
   const bool left = HasActiveGeneration(job) && IsMember(job, worker) && !job.generation.regroup &&
                     ready.highest_generation() >= number;
   worker.ready = ready;
+  worker.was_ready = true;
   job.stepped |= ready.committed_step() > 0;
   // Somebody has to do the rest with it.
   if (job.generation.aborted || job.generation.regroup) worker.finished.reset();

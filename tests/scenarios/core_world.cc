@@ -315,12 +315,14 @@ void CoreWorld::Tick(const Command& command) {
     const size_t before = lines_.size();
     if (now_ >= next_beat + kBeat) {
       next_beat = now_;
-      const int64_t step = command.number("step", 1);
+      const auto step = [&](const std::string& worker) {
+        return command.number("step", HasGeneration(worker) ? 1 : 0);
+      };
       for (const std::string& worker : command.list("beat")) {
-        Beat(worker, step, /*stands=*/false, /*first=*/false, sessions_[worker]);
+        Beat(worker, step(worker), /*stands=*/false, /*first=*/false, sessions_[worker]);
       }
       for (const std::string& worker : command.list("stands")) {
-        Beat(worker, step, /*stands=*/true, /*first=*/false, sessions_[worker]);
+        Beat(worker, step(worker), /*stands=*/true, /*first=*/false, sessions_[worker]);
       }
     }
     if (now_ >= next_agents + absl::Seconds(1)) {
@@ -336,6 +338,11 @@ void CoreWorld::Tick(const Command& command) {
                     absl::StrCat("after ", absl::FormatDuration(now_ - begin)));
     }
   }
+}
+
+bool CoreWorld::HasGeneration(const std::string& worker) const {
+  const auto job = state_.jobs.find(JobOf(worker));
+  return job != state_.jobs.end() && job->second.generation.message.generation() != 0;
 }
 
 // Every connected agent but those of `mute` says that it is there.

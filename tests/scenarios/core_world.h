@@ -58,6 +58,8 @@ class CoreWorld : public World {
   void SetDoing(const std::string& worker, const Command& command);
   void Beat(const std::string& worker, int64_t step, bool stands, bool first, SessionId session);
   void Tick(const Command& command);
+  // Returns whether the worker's job has had a generation, in which it may have made a step.
+  bool HasGeneration(const std::string& worker) const;
   void AgentsBeat(const std::vector<std::string>& mute);
   void Up(const std::string& job);
   void Restart();
