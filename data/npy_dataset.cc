@@ -24,8 +24,10 @@ absl::Status ReadLabels(const NpyArray& array, std::vector<int32_t>* labels) {
     std::memcpy(&value, array.values() + static_cast<size_t>(i) * sizeof(T), sizeof(T));
     if (static_cast<int64_t>(value) < 0 ||
         static_cast<int64_t>(value) > std::numeric_limits<int32_t>::max() - 1) {
-      return absl::DataLossError(absl::StrCat("label ", static_cast<int64_t>(value), " of sample ",
-                                              i, ": labels are whole numbers from 0"));
+      return absl::DataLossError(
+          absl::StrCat("label ", static_cast<int64_t>(value), " of sample ", i,
+                       static_cast<int64_t>(value) < 0 ? ": labels are whole numbers from 0"
+                                                       : ": labels are below 2,147,483,647"));
     }
     labels->push_back(static_cast<int32_t>(value));
   }
@@ -35,8 +37,9 @@ absl::Status ReadLabels(const NpyArray& array, std::vector<int32_t>* labels) {
 absl::StatusOr<std::vector<int32_t>> LabelsOf(const std::string& path) {
   LS_ASSIGN_OR_RETURN(const std::unique_ptr<NpyArray> array, NpyArray::Open(path));
   if (array->shape().size() != 1) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": labels have ", array->shape().size(), " extents instead of 1"));
+    return absl::DataLossError(absl::StrCat(
+        path, ": labels have ", array->shape().size(), " extents instead of 1",
+        array->shape().size() == 2 ? " (one for each token needs data.npy.vocab)" : ""));
   }
   std::vector<int32_t> labels;
   absl::Status status = absl::DataLossError(

@@ -57,8 +57,10 @@ class Numbers {
       if (value >= least && value < limit) continue;
       LS_RETURN_IF_ERROR(Check());
       const int64_t row = n / std::max<int64_t>(shape().empty() ? 1 : shape()[0], 1);
-      return absl::DataLossError(absl::StrCat(path_, ": sample ", i / row, " has the number ",
-                                              value, "; it must be in [", least, ", ", limit, ")"));
+      return absl::DataLossError(
+          absl::StrCat(path_, ": sample ", i / row, " has the number ", value, "; it must be ",
+                       least < -1 ? absl::StrCat("below ", limit, " (negative: no target)")
+                                  : absl::StrCat("in [", least, ", ", limit, ")")));
     }
     return Check();
   }

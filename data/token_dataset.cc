@@ -42,6 +42,22 @@ struct TokenFile {
   int64_t count = 0;
 };
 
+// Returns whether every second of the first tokens of 16 bits is 0, as of small whole numbers of 32
+// bits, or all but every fourth, of 64.
+bool LooksWider(const MappedBytes& bytes) {
+  constexpr int64_t kLeast = 64, kMost = 4096;
+  const int64_t count = std::min(static_cast<int64_t>(bytes.size()) / 2, kMost);
+  if (count < kLeast) return false;
+  int64_t others = 0;  // that are not 0
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t token;
+    std::memcpy(&token, bytes.data() + 2 * i, sizeof(token));
+    if (i % 2 == 1 && token != 0) return false;
+    others += token != 0 ? 1 : 0;
+  }
+  return others > count / 16;
+}
+
 // Tells the layouts apart by the magic number; without one the file is tokens of 16 bits, and
 // cannot be what it should for a vocabulary beyond them.
 absl::StatusOr<TokenFile> OpenFile(const std::string& path, int64_t vocab) {
@@ -65,6 +81,13 @@ absl::StatusOr<TokenFile> OpenFile(const std::string& path, int64_t vocab) {
       return absl::DataLossError(
           absl::StrCat(path, " has ", size, " bytes: tokens without a header take two bytes each"));
     }
+    if (LooksWider(file.bytes)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path,
+          " has no header, so its tokens have 16 bits, and every second one is 0: tokens of 32 or "
+          "64 bits look so; write them as uint16, or with the header of tokens of 32 bits"));
+    }
+    LS_RETURN_IF_ERROR(file.bytes.Check());
     file.count = size / 2;
     return file;
   }

@@ -98,6 +98,15 @@ absl::StatusOr<std::string> TakeVerb(std::vector<std::string>* arguments) {
     return verb;
   }
   if (first[0] == '-' || LooksLikeFile(first)) return std::string("run");
+  if (absl::StartsWith(first, "python") || first == "torchrun") {
+    return Usage(
+        absl::StrCat("'", first, "' is neither a verb nor a .yaml file; a command stands behind ",
+                     "'--': launcher -- ", first == "torchrun" ? "train.py" : "python3 train.py"));
+  }
+  if (first == "train") {
+    return Usage(
+        "'train' is neither a verb nor a .yaml file; the job file alone trains: launcher JOB.yaml");
+  }
   const std::string nearest = job::NearestName(first, Verbs());
   if (nearest.empty() && absl::StrContains(first, '.')) return std::string("run");
   return Usage(absl::StrCat("'", first, "' is neither a verb nor a .yaml file",

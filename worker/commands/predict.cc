@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <variant>
@@ -56,6 +57,23 @@ const Data& DataOf(const PredictRequest& request, const SavedModel& model) {
   return request.has_data() ? request.data().train().data() : model.config().data();
 }
 
+// Returns whether the first samples of a .npy file have a number above 1, as a pixel that is
+// divided by 255 never is.
+bool HasNumbersAboveOne(const std::string& path) {
+  constexpr int64_t kSamples = 16;
+  const auto raw = data::OpenNpyInputs(path, data::NpySource{}, /*each_token=*/false);
+  if (!raw.ok()) return false;
+  const FieldSpec& field = (*raw)->fields().front();
+  if (field.type != FieldSpec::Type::kFloat32) return false;
+  std::vector<int64_t> indices(static_cast<size_t>(std::min(kSamples, (*raw)->size())));
+  std::iota(indices.begin(), indices.end(), 0);
+  std::vector<float> values(indices.size() * static_cast<size_t>(field.elements()));
+  std::vector<int32_t> labels(indices.size());
+  void* const into[] = {values.data(), labels.data()};
+  return (*raw)->ReadBatch({indices}, into).ok() &&
+         std::any_of(values.begin(), values.end(), [](float value) { return value > 1; });
+}
+
 absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& request,
                                                           const SavedModel& model) {
   if (request.inputs().empty()) {
@@ -75,6 +93,12 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenInputs(const PredictRequest& 
     LS_LOG_WARNING << "the bytes of " << request.inputs()
                    << " are taken as the numbers 0 to 255, as the model learnt from numbers; it "
                    << "would divide them by 255 had it learnt from bytes";
+  }
+  if (dataset.ok() && is_npy && model.config().input_type() == "uint8" &&
+      (*dataset)->origin().type != "uint8" && HasNumbersAboveOne(request.inputs())) {
+    LS_LOG_WARNING << request.inputs()
+                   << " has numbers above 1, and the model learnt from uint8, which are "
+                   << "divided by 255: save them as uint8, or divide them by 255";
   }
   if (is_npy || !absl::StrContains(dataset.status().message(), "not an IDX file")) return dataset;
   return absl::Status(

@@ -124,6 +124,23 @@ void WarnOfTargets(const CompiledJob& compiled, std::vector<std::string>* warnin
                "are made for Hugging Face's models by one"));
 }
 
+// Means and deviations of the bytes themselves, as Keras and Caffe have them.
+void WarnOfScale(const CompiledJob& compiled, std::vector<std::string>* warnings) {
+  const Data& data = compiled.job.train().data();
+  if (!data.has_npy() || !compiled.inputs_are_bytes) return;
+  const auto above_one = [](double value) { return value > 1; };
+  for (const auto& [key, values] :
+       {std::pair("mean", &data.npy().mean()), std::pair("std", &data.npy().std())}) {
+    const auto found = std::find_if(values->begin(), values->end(), above_one);
+    if (found == values->end()) continue;
+    warnings->push_back(
+        absl::StrCat("'train.data.npy.", key, "': ", *found,
+                     " is above 1, and uint8 inputs are taken as [0, 1]: divide means and "
+                     "deviations of bytes by 255"));
+    return;
+  }
+}
+
 // As image libraries have them: [height, width, channels].
 void WarnOfPictures(const CompiledJob& compiled, std::vector<std::string>* warnings) {
   const Train& train = compiled.job.train();
@@ -190,6 +207,7 @@ std::vector<std::string> WarningsOf(const CompiledJob& compiled) {
   WarnOfBatch(compiled, &warnings);
   WarnOfLabels(compiled, &warnings);
   WarnOfTargets(compiled, &warnings);
+  WarnOfScale(compiled, &warnings);
   WarnOfPictures(compiled, &warnings);
   return warnings;
 }
@@ -200,6 +218,7 @@ absl::StatusOr<CompiledJob> CompileJob(const JobSpec& job, const JobData& data,
   compiled.job = job;
   LS_ASSIGN_OR_RETURN(compiled.sampler, MakeSampler(job.train(), data.train->size()));
   compiled.train_samples = data.train->size();
+  compiled.inputs_are_bytes = data.train->origin().type == "uint8";
   compiled.targets_are_inputs =
       job.train().data().npy().vocab() > 0 && TargetsAreInputs(*data.train);
   compiled.total_steps = TotalSteps(job.train(), *compiled.sampler);

@@ -60,11 +60,12 @@ struct CompiledJob {
   // Of arrays with a label for each token: the targets of the first samples are the tokens that
   // stand at their own places, which the model sees.
   bool targets_are_inputs = false;
+  bool inputs_are_bytes = false;  // uint8 in their file, which are taken as [0, 1]
 };
 // Returns what of the job has no effect or looks like a mistake, a sentence each: of its schedule
 // (ScheduleWarnings), of its dumps, of muon where the model has nothing for it, of labels with more
-// classes than there are samples, of tokens that are their own targets, of pictures whose channels
-// come last. It is allowed, and seldom meant.
+// classes than there are samples, of tokens that are their own targets, of means of bytes, of
+// pictures whose channels come last. It is allowed, and seldom meant.
 std::vector<std::string> WarningsOf(const CompiledJob& compiled);
 
 // With the vectors that are reduced in `place`. Errors: InvalidArgument, also when recompute is

@@ -279,6 +279,24 @@ TEST_F(TokenWindowsTest, WithoutAHeaderTokensHave16Bits) {
   EXPECT_TRUE(Open(TokensSource{.train = narrow, .length = 2, .vocab = 70000}, Split::kTrain).ok());
 }
 
+TEST_F(TokenWindowsTest, WiderTokensWithoutAHeaderAreSeen) {
+  const auto opened = [&](int each) {  // places of 16 bits to a token
+    std::vector<uint16_t> tokens(static_cast<size_t>(80 * each));
+    for (size_t i = 0; i < 80; ++i) tokens[i * static_cast<size_t>(each)] = i % 9;
+    const std::string path = folder_ + "tokens.bin";
+    std::ofstream(path).write(reinterpret_cast<const char*>(tokens.data()),
+                              static_cast<std::streamsize>(2 * tokens.size()));
+    return Open(TokensSource{.train = path, .length = 2, .vocab = 9}, Split::kTrain).status();
+  };
+  EXPECT_TRUE(opened(1).ok());
+  for (const int each : {2, 4}) {
+    EXPECT_THAT(
+        std::string(opened(each).message()),
+        HasSubstr("tokens.bin has no header, so its tokens have 16 bits, and every second one "
+                  "is 0: tokens of 32 or 64 bits look so"));
+  }
+}
+
 // All of a large file would take too long: its begin, its end and pieces between.
 TEST_F(TokenWindowsTest, LargeFilesAreLookedThroughInPieces) {
   constexpr int64_t kTokens = int64_t{150} << 20;

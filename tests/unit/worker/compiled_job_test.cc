@@ -505,6 +505,19 @@ TEST_F(WarningsTest, TokensThatAreTheirOwnTargets) {
   EXPECT_THAT(Warnings(), IsEmpty()) << "a class for each sample";
 }
 
+TEST_F(WarningsTest, MeansOfBytesWhereTheyAreTakenAsParts) {
+  Npy& npy = *job_.mutable_train()->mutable_data()->mutable_npy();
+  npy.add_mean(72.9);
+  EXPECT_THAT(WarningsOfPictures({1, 4, 4}),
+              ElementsAre("'train.data.npy.mean': 72.9 is above 1, and uint8 inputs are taken as "
+                          "[0, 1]: divide means and deviations of bytes by 255"));
+  npy.set_mean(0, 0.286);
+  npy.add_std(90);
+  EXPECT_THAT(WarningsOfPictures({1, 4, 4}), ElementsAre(HasSubstr("npy.std': 90 is above 1")));
+  npy.set_std(0, 0.353);
+  EXPECT_THAT(WarningsOfPictures({1, 4, 4}), IsEmpty());
+}
+
 TEST_F(WarningsTest, PicturesWhoseChannelsComeLast) {
   EXPECT_THAT(WarningsOfPictures({32, 32, 3}),
               ElementsAre(HasSubstr("samples of [32, 32, 3] look like [height, width, channels], "

@@ -515,6 +515,8 @@ TEST(Arguments, EveryMistakeIsExplained) {
       {{"help", "nothing"}, "no verb 'nothing'"},
       {{}, "name a job file"},
       {{""}, "is neither a verb nor a .yaml file"},
+      {{"python3", "train.py"}, "a command stands behind '--': launcher -- python3 train.py"},
+      {{"train", "job.yaml"}, "the job file alone trains: launcher JOB.yaml"},
   };
   for (const auto& [words, expected] : cases) {
     const auto command = ParseCommandLine(words, NoEnvironment);
