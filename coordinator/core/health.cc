@@ -288,8 +288,8 @@ void CheckLeaving(Context& context, Job& job) {
 }
 
 // Returns whether the worker is still not ready to train start_timeout after its start or, where it
-// has been and says so again on a new connection, after that began. Without a connection its silence
-// is judged then.
+// has been and says so again on a new connection, after that began. Without a connection its
+// silence is judged then.
 bool IsNotReadyInTime(const Context& context, const Job& job, const Worker& worker) {
   if (!worker.serves() || StandsBetween(job, worker)) return false;
   if (worker.was_ready && worker.session == 0) return false;

@@ -63,8 +63,8 @@ void WorkForUnplaced(const Context& context, Job& job) {
   }
 }
 
-// Returns whether the worker may be let into a generation; says why not, and leaves its node out for
-// a while.
+// Returns whether the worker may be let into a generation; says why not, and leaves its node out
+// for a while.
 bool IsAdmissible(Context& context, Job& job, const Worker& worker) {
   if (!worker.ready) return true;
   bool other_data = false;

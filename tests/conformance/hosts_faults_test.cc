@@ -196,7 +196,7 @@ TEST(HostsFaultsTest, WhoLeavesAmidAFrameEndsItAndSaysWhy) {
         },
         {"a", "a", "b"}, kCount * sizeof(float) + (1 << 20));
     for (int r = 0; r < 3; ++r) ASSERT_EQ(job.Receive(r), "begun");
-    job.page().WaitForDeath(1, absl::Milliseconds(50));  // nobody dies: time to fill the connection
+    job.WaitForDeath(1, absl::Milliseconds(50));  // nobody dies: time to fill the connection
     job.Send(0, "go on");
     EXPECT_EQ(job.Receive(0), "leaves");
     job.Send(2, "go on");
