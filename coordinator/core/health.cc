@@ -100,14 +100,12 @@ bool OnOneHost(const Job& job, const Worker& worker) {
 // later.
 constexpr absl::Duration kBetweenBeats = absl::Milliseconds(500);
 
-// Returns whether the worker's agent, which speaks once a second, was not heard of since the worker
-// was, so that its host may be what is silent. That costs the job no restart, and is known when the
-// node is out of sight. A private agent of the job's only host is no sign: what keeps the one
-// silent may well keep the other.
+// Of a job on several hosts: whether the worker's agent, which speaks once a second, was not heard
+// of since the worker was, so that its host may be what is silent. That costs the job no restart,
+// and is known when the node is out of sight.
 bool MayBeItsHost(const Context& context, const Job& job, const Worker& worker) {
   const auto node = context.state.nodes.find(worker.node_id);
-  return node != context.state.nodes.end() &&
-         !(node->second.is_private && OnOneHost(job, worker)) &&
+  return !OnOneHost(job, worker) && node != context.state.nodes.end() &&
          InSight(context.state, node->second, context.now) &&
          node->second.last_contact <= worker.last_heard + kBetweenBeats;
 }
