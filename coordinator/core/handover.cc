@@ -276,11 +276,10 @@ bool HasMoves(const State& state, const Job& job) {
   return working > job.target_workers;
 }
 
-// Returns whether somebody on a node that stays prepares to take the job's state over, or is ready
-// to.
-bool IsToTakeTheState(const State& state, const Job& job, const Slot& slot) {
-  if (!IsThere(slot) || OnLeaving(state, *slot.worker)) return false;
-  return slot.relieves >= 0 || (slot.works() && !IsMember(job, *slot.worker));
+// Returns whether somebody on a node that stays prepares to relieve one of the job's workers, or is
+// ready to: who is to join for another reason keeps no worker whose agent leaves (IsLeftByItsAgent).
+bool IsToTakeTheState(const State& state, const Slot& slot) {
+  return slot.relieves >= 0 && IsThere(slot) && !OnLeaving(state, *slot.worker);
 }
 
 // Returns whether the job is to save at once: all who have its state are left by their agents, and
@@ -293,7 +292,7 @@ bool MustSave(const State& state, const Job& job, absl::Time now) {
   bool taken_over = false, prepared = false, in_time = true;
   for (const Slot& slot : job.slots) {
     if (slot.works() && slot.worker && Able(job, *slot.worker)) ++able;
-    if (IsToTakeTheState(state, job, slot)) {
+    if (IsToTakeTheState(state, slot)) {
       prepared = true;
       taken_over = taken_over || (active && slot.worker->ready);
     }
