@@ -312,7 +312,10 @@ bool MustSave(const State& state, const Job& job, absl::Time now) {
 bool IsLeftByItsAgent(const State& state, const Job& job, const Worker& worker) {
   if (!OnLeaving(state, worker)) return false;
   if (job.generation.message.generation() == 0) return true;  // there is nothing yet
-  const bool changes = !HasActiveGeneration(job) || job.generation.regroup || job.drain;
+  // Who joined the generation has the job's state from those who had it once it has made a step.
+  const bool joining = job.generation.message.generation() > 1 && !job.generation.stepped;
+  const bool changes =
+      !HasActiveGeneration(job) || job.generation.regroup || job.drain || joining;
   if (changes || ResultIsThere(job) || worker.finished) return false;
   const auto index = static_cast<size_t>(worker.slot);
   if (index >= job.slots.size() || !job.slots[index].worker ||
