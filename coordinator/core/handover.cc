@@ -277,7 +277,8 @@ bool HasMoves(const State& state, const Job& job) {
 }
 
 // Returns whether somebody on a node that stays prepares to relieve one of the job's workers, or is
-// ready to: who is to join for another reason keeps no worker whose agent leaves (IsLeftByItsAgent).
+// ready to: who is to join for another reason keeps no worker whose agent leaves
+// (IsLeftByItsAgent).
 bool IsToTakeTheState(const State& state, const Slot& slot) {
   return slot.relieves >= 0 && IsThere(slot) && !OnLeaving(state, *slot.worker);
 }
@@ -314,8 +315,7 @@ bool IsLeftByItsAgent(const State& state, const Job& job, const Worker& worker) 
   if (job.generation.message.generation() == 0) return true;  // there is nothing yet
   // Who joined the generation has the job's state from those who had it once it has made a step.
   const bool joining = job.generation.message.generation() > 1 && !job.generation.stepped;
-  const bool changes =
-      !HasActiveGeneration(job) || job.generation.regroup || job.drain || joining;
+  const bool changes = !HasActiveGeneration(job) || job.generation.regroup || job.drain || joining;
   if (changes || ResultIsThere(job) || worker.finished) return false;
   const auto index = static_cast<size_t>(worker.slot);
   if (index >= job.slots.size() || !job.slots[index].worker ||
